@@ -1,0 +1,217 @@
+"""The command line: run, check, report, regress, data, bench."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from curtailsim.recorder import Recorder
+    from curtailsim.scenario import Scenario
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="What happens to emissions, cost, wasted renewable energy and the loss when a language model is trained "
+    "only where and when renewable power would otherwise be thrown away?  One scenario file, one simulated clock, "
+    "real Flower and PyTorch training, one reproducible run.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Generate or verify the traces of the built-in scenarios.")
+app.add_typer(data_app, name="data")
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file, such as scenarios/three_sites.yaml.")]
+ResultsFolder = Annotated[Path, typer.Argument(metavar="RESULTS", help="Results folder, such as results/three_sites.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a value, such as policy.release_delay_s=300 (repeatable)."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but mistakes.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder; results/<scenario name> by default.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run a scenario with its baselines and write a results folder."""
+    with _mistakes():
+        from curtailsim import results
+        from curtailsim.scenario import load
+
+        loaded = load(scenario, overrides or ())
+        with _progress(loaded, hidden=quiet or as_json) as (started, watcher):
+            done = results.run(loaded, out, watcher, started)
+        if as_json:
+            print(json.dumps(done.summary, indent=2))
+        elif not quiet:
+            from curtailsim.report import show
+
+            console = _console()
+            show(done, console)
+            console.print(f"Results: {done.path} (timeline.png, comparison.png, summary.json, tables per run)")
+
+
+@app.command()
+def check(scenario: ScenarioFile, overrides: Overrides = None, quiet: Quiet = False) -> None:
+    """Validate a scenario and its traces without running it."""
+    with _mistakes():
+        from curtailsim.energy.signals import site_signals
+        from curtailsim.scenario import load
+
+        loaded = load(scenario, overrides or ())
+        if quiet:
+            return
+        for site in loaded.sites:
+            signals = site_signals(site, loaded.start, loaded.horizon_ms)
+            for name, summary in signals.summaries.items():
+                print(f"{site.name}.{name}: {summary}")
+            for warning in signals.warnings:
+                print(f"{site.name}: warning: {warning}")
+        print(f"{scenario}: no mistakes; {len(loaded.sites)} sites, {loaded.duration_h:g} h from {loaded.start:%Y-%m-%dT%H:%MZ}")
+
+
+@app.command()
+def report(results: ResultsFolder, as_json: Json = False) -> None:
+    """Print the tables of a results folder again."""
+    with _mistakes():
+        from curtailsim.report import show
+        from curtailsim.results import open_results
+
+        opened = open_results(results)
+        if as_json:
+            print(json.dumps(opened.summary, indent=2))
+        else:
+            show(opened, _console())
+
+
+@app.command()
+def regress(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    update: Annotated[bool, typer.Option("--update", help="Rewrite the expected values instead of comparing.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Keep the results folder here.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a scenario and compare it with scenarios/expected/<name>.json; exit code 1 if anything moved."""
+    with _mistakes():
+        from curtailsim import regression
+        from curtailsim.scenario import load
+
+        loaded = load(scenario, overrides or ())
+        with _progress(loaded, hidden=quiet) as (started, watcher):
+            outcome = regression.regress(loaded, scenario, update=update, out=out, watcher=watcher, started=started)
+        if not quiet or outcome.moved:
+            _console().print(outcome.table())
+    if outcome.moved:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(help="coupling, energy, rounds, or all.")] = "all",
+) -> None:
+    """Measure the simulator against plain loops and its neighbours; ratios, so they hold on any machine."""
+    with _mistakes():
+        from curtailsim import bench as benchmarks
+
+        for line in benchmarks.run(what):
+            print(line, flush=True)
+
+
+@data_app.command("generate")
+def data_generate(
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("data"),
+    start: Annotated[str | None, typer.Option(help="First instant, UTC, such as 2021-03-01.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Days to write.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the weather and the grid.")] = None,
+) -> None:
+    """Write the synthetic traces of California, Texas and South Australia (needs the extra curtailsim[data])."""
+    with _mistakes():
+        from curtailsim import generator
+
+        chosen = {key: value for key, value in (("start", start), ("days", days), ("seed", seed)) if value is not None}
+        print(f"wrote {generator.generate(out, **chosen)} and the files it lists")
+
+
+@data_app.command("verify")
+def data_verify(folder: Annotated[Path, typer.Argument(help="Folder with a manifest.json.")] = Path("data")) -> None:
+    """Regenerate the traces in memory and compare them with a folder; exit code 1 if they differ."""
+    with _mistakes():
+        from curtailsim import generator
+
+        checks = generator.verify(folder)
+        for found in checks:
+            print(f"{folder / found.name}: {found.detail}")
+    if not all(found.equal for found in checks):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _mistakes() -> Iterator[None]:
+    """A user's mistake is one message and exit code 2; an interruption is exit code 130."""
+    from curtailsim.spec import ScenarioError
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except ScenarioError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        print("interrupted; what was finished is in the .partial folder beside the results", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=150)
+
+
+@contextmanager
+def _progress(scenario: Scenario, hidden: bool) -> Iterator[tuple[Any, Any]]:
+    """A bar per simulation, in simulated time, with the loss and the sites' states."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[info]}"))
+    horizon, total = scenario.horizon_ms, scenario.workload.total_steps
+    with Progress(*columns, console=Console(stderr=True), disable=hidden) as progress:
+        tasks: dict[str, Any] = {}
+
+        def started(names: list[str]) -> None:
+            for name in names:
+                tasks[name] = progress.add_task(name, total=1.0, info="", start=False)
+
+        def watcher(name: str, now_ms: int, recorder: Recorder, steps: int) -> None:
+            task = tasks[name]
+            if not progress.tasks[task].started:
+                progress.start_task(task)
+            over = recorder.events[-1][1] == "run_ended"
+            done = 1.0 if over else max(now_ms / horizon, steps / total if total else 0.0)
+            progress.update(task, completed=done, info=_status(now_ms, recorder))
+
+        yield started, watcher
+
+
+def _status(now_ms: int, recorder: Recorder) -> str:
+    loss = next((row["eval_loss"] for row in reversed(recorder.rounds) if row["eval_loss"] is not None), None)
+    states = ", ".join(f"{site} {state}" for site, state in recorder.states.items() if state != "off") or "all off"
+    return f"t = {now_ms / 3.6e6:6.1f} h" + (f"  loss {loss:.3f}" if loss is not None else "") + f"  {states}"

@@ -1,0 +1,360 @@
+"""Who works together, and when is their work merged?  Rounds as a process on the clock.
+
+No site ready: training is suspended.  One: it trains on by itself until another joins or it leaves.  Two or more:
+federated rounds of a fixed training time.  Sites join when a round begins; a site that leaves in the middle hands in
+the whole steps it has done.  Time comes first and gradients after: how many steps fit is decided on the clock, then
+the learner takes exactly those, in no simulated time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import simpy
+
+from curtailsim.recorder import Recorder, Segment
+from curtailsim.site import Order, Site, to_ms
+
+AFTER_EVERYTHING, AT_THE_END = 2, 3
+"""Priorities on the clock behind SimPy's own (0 and 1): when all else at this instant has happened."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Steps for a learner to take.
+
+    Attributes:
+        site: Who takes them.
+        real_steps: Real optimiser steps.
+        global_step: Virtual global step at the first of them; sets the learning rate.
+        global_step_increment: What each adds to it.
+        examples: Tokens this site has trained on in the round so far: its weight in the average.
+        schedule_steps: Virtual global steps of the whole learning-rate schedule.
+    """
+
+    site: str
+    real_steps: int
+    global_step: float
+    global_step_increment: float
+    examples: int
+    schedule_steps: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a round's replies.
+
+    Attributes:
+        changed: Whether the global model changed.
+        rejected: Site and reason of every reply that was refused.
+        train_loss: Mean training loss of the real steps, weighted like the average. [nats/byte]
+        eval_loss: Held-out loss of the global model afterwards. [nats/byte]
+    """
+
+    changed: bool = True
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    train_loss: float | None = None
+    eval_loss: float | None = None
+
+
+class Learner(Protocol):
+    """What learns; messages and replies are its own business."""
+
+    def open(self, number: int, sites: list[Site]) -> dict[str, Any]:
+        """A message for each site that is to take part, by site name."""
+
+    def learn(self, message: Any, previous: Any, work: Work) -> tuple[Any, list[float]]:
+        """Train from the message's model, or on from the previous reply; the reply and the real steps' losses."""
+
+    def close(self, number: int, replies: dict[str, Any], federated: bool) -> Outcome:
+        """Make one model of the replies, in the order of site names."""
+
+
+class TokensOnlyLearner:
+    """Counts the work and learns nothing."""
+
+    def open(self, number: int, sites: list[Site]) -> dict[str, Any]:
+        """Everybody takes part."""
+        return {site.name: None for site in sites}
+
+    def learn(self, message: Any, previous: Any, work: Work) -> tuple[Any, list[float]]:
+        """Nothing to do."""
+        return None, []
+
+    def close(self, number: int, replies: dict[str, Any], federated: bool) -> Outcome:
+        """Nothing to merge."""
+        return Outcome()
+
+
+@dataclass
+class Progress:
+    """A site's reply, as far as it has got in a round."""
+
+    message: Any
+    reply: Any = None
+    steps: int = 0
+
+
+class Federation:
+    """Runs the rounds.
+
+    Args:
+        env: The clock. [ms]
+        sites: All sites.
+        learner: What learns.
+        recorder: Where everything is written down.
+        tokens_per_step: Tokens in one virtual step.
+        total_steps: Virtual steps after which training is complete; None: at the horizon.
+        schedule_steps: Virtual steps of the learning-rate schedule.
+        training: Anything with round_s, report_every_s, stride and lr_clock.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        sites: list[Site],
+        learner: Learner,
+        recorder: Recorder,
+        *,
+        tokens_per_step: int,
+        total_steps: int | None,
+        schedule_steps: int,
+        training: Any,
+    ) -> None:
+        self.env, self.sites, self.learner, self.recorder = env, sites, learner, recorder
+        self.tokens_per_step, self.total_steps, self.schedule_steps = tokens_per_step, total_steps, schedule_steps
+        self.training = training
+        self.number, self.version, self.steps, self.real_steps = 0, 0, 0, 0
+        self.site_steps = dict.fromkeys((site.name for site in sites), 0)
+        self.over = False
+        self.finished, self.ended = env.event(), env.event()
+        self._changed, self._joined = env.event(), env.event()
+        self._counted = (0, 0)
+        for site in sites:
+            site.watchers.append(self._notice)
+
+    def ready(self) -> list[Site]:
+        """Sites that can be asked to work, in the order of their names."""
+        return sorted((site for site in self.sites if site.ready), key=lambda site: site.name)
+
+    def run(self) -> Generator[simpy.Event, Any, None]:
+        """Round after round, until the token budget is used up or the simulation ends."""
+        while not self.over:
+            yield settle(self.env)
+            sites = self.ready()
+            if self.over:
+                break
+            if not sites:
+                yield self.membership_change()
+                continue
+            yield from self._round(sites)
+            if self.total_steps is not None and self.steps >= self.total_steps:
+                self.finish()
+
+    def finish(self) -> None:
+        """Training is complete."""
+        if not self.over:
+            self.over = True
+            self.recorder.event("training_finished", detail=f"{self.steps} steps")
+            self.finished.succeed()
+
+    def end(self) -> None:
+        """The simulation is over: close the round where it stands."""
+        if self.number and any(site.state == "training" for site in self.sites):
+            self.recorder.event("round_truncated", round=self.number)
+        self.over = True
+        for site in self.sites:
+            site.end()
+        self._trigger(self._changed)
+        self._trigger(self.ended)
+
+    def membership_change(self) -> simpy.Event:
+        """An event for the next time a site becomes ready or leaves."""
+        self._changed = self.env.event()
+        return self._changed
+
+    def exchange(
+        self, messages: dict[str, Any], *, timed: bool, report: Callable[[str, Progress], bool] | None = None
+    ) -> Generator[simpy.Event, Any, dict[str, Progress]]:
+        """Let sites work on their messages and collect the replies.
+
+        Args:
+            messages: For each site name, what the learner makes of it.
+            timed: Call the round after its training time; otherwise when another site is ready to join.
+            report: Told a site's progress every now and then; returns whether it may go on.
+
+        Returns:
+            For each site that took a step, its progress, in the order of site names.
+        """
+        sites = [site for site in self.sites if site.name in messages]
+        called, started = self.env.event(), self.env.event()
+        progress = {site.name: Progress(messages[site.name]) for site in sites}
+        shares, base = self._shares(sites), self.steps
+        self._joined = self.env.event()
+        works = []
+        for site in sites:
+            order = Order(
+                self.number,
+                called,
+                self._learning(progress[site.name], base, len(sites)),
+                started,
+                most_steps=shares[site.name],
+                fetch=site.holds != self.version,
+            )
+            if report is not None:
+                order.report_every_ms = to_ms(self.training.report_every_s or self.training.round_s)
+                order.report = _reporting(report, site.name, progress[site.name], called)
+            site.holds = None
+            works.append(site.work(order))
+        done = self.env.process(everybody(works))
+        if timed:
+            yield self.env.any_of([started, done])
+            yield self.env.any_of([self.env.timeout(to_ms(self.training.round_s)), done])
+        else:
+            yield self.env.any_of([self._joined, called, done])
+        self._trigger(called)
+        yield done
+        return {name: progress[name] for name in sorted(progress) if progress[name].steps}
+
+    def _round(self, sites: list[Site]) -> Generator[simpy.Event, Any, None]:
+        self.number += 1
+        began, federated = self.env.now, len(sites) > 1
+        messages = self.learner.open(self.number, sites)
+        names = " ".join(sorted(messages))
+        self.recorder.event("round_started", round=self.number, detail=names)
+
+        def report(name: str, progress: Progress) -> bool:
+            outcome = self.learner.close(self.number, {name: progress.reply}, federated=False)
+            self._write("report", began, name, outcome)
+            return outcome.changed
+
+        replies = yield from self.exchange(messages, timed=federated, report=None if federated else report)
+        outcome = Outcome(changed=False)
+        if replies:
+            outcome = self.learner.close(self.number, {name: p.reply for name, p in replies.items()}, federated)
+        self.version += outcome.changed
+        self.close_round(began, list(replies), outcome, "federated" if federated else "single")
+        if outcome.changed and not federated:
+            self._holds(next(iter(replies)))
+
+    def close_round(self, began_ms: int, names: list[str], outcome: Outcome, kind: str = "federated") -> None:
+        """Write down a finished round.
+
+        Args:
+            began_ms: When it began. [ms]
+            names: Who replied.
+            outcome: What became of the replies.
+            kind: federated, single, or report (from within a single-site round).
+        """
+        listed = " ".join(names)
+        self.recorder.event("round_ended", round=self.number, detail=listed)
+        if not names:
+            self.recorder.event("round_empty", round=self.number, detail="nobody replied; the model stays as it was")
+        if outcome.changed:
+            self.recorder.event("aggregated", round=self.number, detail=listed)
+        self._write(kind, began_ms, listed, outcome)
+
+    def count(self, name: str, steps: int, real_steps: int) -> None:
+        """Add steps a site has taken."""
+        self.site_steps[name] += steps
+        self.steps += steps
+        self.real_steps += real_steps
+
+    def _holds(self, name: str) -> None:
+        """A site that trained alone holds the new model already."""
+        site = next(site for site in self.sites if site.name == name)
+        if site.state != "off":
+            site.holds = self.version
+
+    def _learning(self, progress: Progress, base: int, sites: int) -> Callable[[Segment, int], Any]:
+        """How a site of this round learns: from `base` global steps on, `sites` of them in parallel."""
+        stride = self.training.stride
+        pace = sites if self.training.lr_clock == "all_sites" else 1
+
+        def learn(segment: Segment, first: int) -> Progress:
+            before = self.site_steps[segment.site] - first
+            reals = range((before + first) // stride + 1, (before + segment.steps) // stride + 1)
+            ends = [real * stride - before for real in reals]
+            work = Work(
+                segment.site,
+                len(ends),
+                base + pace * (ends[0] - 1) if ends else base,
+                pace * stride,
+                segment.steps * self.tokens_per_step,
+                self.schedule_steps,
+            )
+            progress.reply, losses = self.learner.learn(progress.message, progress.reply, work)
+            for end, loss in zip(ends, losses, strict=False):
+                self.recorder.loss(segment.end_ms(end), segment.site, segment.round, before + end, loss)
+            self.count(segment.site, segment.steps - first, len(ends))
+            progress.steps = segment.steps
+            return progress
+
+        return learn
+
+    def _shares(self, sites: list[Site]) -> dict[str, int | None]:
+        """What is left of the budget, shared out by speed; largest remainders first."""
+        if self.total_steps is None:
+            return dict.fromkeys((site.name for site in sites), None)
+        left = self.total_steps - self.steps
+        speed = sum(1 / site.step_ms for site in sites)
+        exact = {site.name: left / site.step_ms / speed for site in sites}
+        shares: dict[str, int | None] = {name: int(share) for name, share in exact.items()}
+        spare = left - sum(int(share) for share in exact.values())
+        for name in sorted(exact, key=lambda name: (int(exact[name]) - exact[name], name))[:spare]:
+            shares[name] = int(exact[name]) + 1
+        return shares
+
+    def _write(self, kind: str, began: int, names: str, outcome: Outcome) -> None:
+        for name, reason in outcome.rejected.items():
+            self.recorder.event("reply_rejected", name, self.number, reason)
+        steps, real_steps = self._counted
+        self._counted = self.steps, self.real_steps
+        self.recorder.round(
+            round=self.number,
+            kind=kind,
+            start_ms=began,
+            sites=names,
+            steps=self.steps - steps,
+            real_steps=self.real_steps - real_steps,
+            tokens=self.steps * self.tokens_per_step,
+            train_loss=outcome.train_loss,
+            eval_loss=outcome.eval_loss,
+        )
+
+    def _notice(self, _: Site) -> None:
+        """A site became ready or left."""
+        self._trigger(self._changed)
+        if any(site.ready and site.phase == "waiting" for site in self.sites):
+            self._trigger(self._joined)
+
+    @staticmethod
+    def _trigger(event: simpy.Event) -> None:
+        if not event.triggered:
+            event.succeed()
+
+
+def _reporting(
+    report: Callable[[str, Progress], bool], name: str, progress: Progress, called: simpy.Event
+) -> Callable[[Any], None]:
+    def tell(_: Any) -> None:
+        if not report(name, progress) and not called.triggered:
+            called.succeed()
+
+    return tell
+
+
+def everybody(works: list[simpy.Process]) -> Generator[simpy.Event, Any, None]:
+    """Wait for all of them.  A process, since SimPy's own condition cannot be part of another one and live on."""
+    for work in works:
+        yield work
+
+
+def settle(env: simpy.Environment, priority: int = AFTER_EVERYTHING, delay: int = 0) -> simpy.Event:
+    """An event after everything else that happens at the same instant."""
+    event = env.event()
+    event._ok, event._value = True, None
+    env.schedule(event, priority=priority, delay=delay)
+    return event

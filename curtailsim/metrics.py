@@ -1,0 +1,244 @@
+"""What did a run cost?  Tables of what happened, and energy, emissions, cost and loss computed from them.
+
+All power and all signals are constant within an interval, so every integral here is exact.
+
+    energy [kWh] = power [kW] x time [s] / 3600;   emissions [kg] = energy [kWh] x intensity [g/kWh] / 1000
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from curtailsim.energy.microgrid import SiteMicrogrid
+from curtailsim.recorder import Recorder, Segment
+
+ENERGY_KEYS = (
+    "energy_kwh",
+    "emissions_kg",
+    "emissions_surplus_first_kg",
+    "emissions_average_kg",
+    "surplus_available_kwh",
+    "surplus_used_kwh",
+    "surplus_stored_kwh",
+    "surplus_wasted_kwh",
+    "storage_discharged_kwh",
+    "curtailed_share",
+    "grid_import_kwh",
+    "cost",
+    "network_energy_kwh",
+    "network_emissions_kg",
+)
+STATES = ("off", "provisioning", "ready", "training", "draining")
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """Everything one run leaves behind.
+
+    Attributes:
+        events: time_s, event, site, round, detail.
+        intervals: One row per site and interval of constant power; half-open, tiling the horizon.
+        loss: One row per real optimiser step.
+        rounds: One row per round, and per report from within a single-site round.
+        summary: The numbers of `summary.json` for this run.
+        weights_sha256: Digest of the final model; None without a real learner.
+    """
+
+    events: pd.DataFrame
+    intervals: pd.DataFrame
+    loss: pd.DataFrame
+    rounds: pd.DataFrame
+    summary: dict[str, Any]
+    weights_sha256: str | None
+
+
+def make_tables(
+    recorder: Recorder,
+    microgrids: list[SiteMicrogrid],
+    *,
+    names: dict[str, str],
+    tokens_per_step: int,
+    bytes_moved: dict[str, float],
+    eval_loss_initial: float | None,
+    weights_sha256: str | None,
+    accounting: Any,
+) -> RunTables:
+    """Turn what was recorded into tables.
+
+    Args:
+        recorder: What happened.
+        microgrids: The ledgers to account with.
+        names: For each simulated site, the site it stands for in this run.
+        tokens_per_step: Tokens in a virtual step.
+        bytes_moved: Model bytes each simulated site has received and sent.
+        eval_loss_initial: Held-out loss of the untrained model. [nats/byte]
+        weights_sha256: Digest of the final model.
+        accounting: The scenario's accounting rules.
+    """
+    intervals = pd.concat([_intervals(m) for m in microgrids], ignore_index=True)
+    account = _account(intervals, accounting)
+    curves = _Curves(intervals, account, recorder.segments, tokens_per_step)
+    events = pd.DataFrame(
+        [(ms / 1000, event, _rename(site, names), number or None, _rename(detail, names)) for ms, event, site, number, detail in recorder.events],
+        columns=["time_s", "event", "site", "round", "detail"],
+    ).astype({"round": "Int64"})
+    loss = curves.extend(
+        pd.DataFrame(
+            [(ms / 1000, _rename(site, names), number, step, value) for ms, site, number, step, value in sorted(recorder.losses)],
+            columns=["time_s", "site", "round", "step", "loss"],
+        )
+    )[["time_s", "site", "round", "step", "tokens", "loss", "energy_kwh", "emissions_kg", "surplus_wasted_kwh"]]
+    rounds = curves.extend(_rounds(recorder, names))
+    summary = _summarise_sites(intervals, account, accounting)
+    summary.update(_summarise_training(recorder, loss, rounds, tokens_per_step, eval_loss_initial))
+    summary["bytes_moved"] = sum(bytes_moved.values())
+    for site, values in summary["sites"].items():
+        own = [s for s in recorder.segments if names[s.site] == site]
+        values["steps"] = sum(s.steps for s in own)
+        values["hours"] = _state_hours(intervals[intervals.site == site])
+    return RunTables(events, intervals, loss, rounds, summary, weights_sha256)
+
+
+def ratio(value: float | None, base: float | None) -> float | None:
+    """value / base; None where there is nothing to divide by."""
+    return None if value is None or not base else value / base
+
+
+def _intervals(microgrid: SiteMicrogrid) -> pd.DataFrame:
+    columns = dict(microgrid.columns)
+    start, end = np.array(columns.pop("start_ms")), np.array(columns.pop("end_ms"))
+    table = pd.DataFrame({"site": microgrid.name, "start_s": start / 1000, "end_s": end / 1000, **columns})
+    for column in ("site", "state", "phase"):
+        table[column] = table[column].astype("category")
+    return table
+
+
+def _account(intervals: pd.DataFrame, accounting: Any) -> pd.DataFrame:
+    """Energy, emissions and cost of each interval."""
+    hours = (intervals.end_s - intervals.start_s) / 3600
+    kwh = {
+        "energy_kwh": intervals.facility_kw,
+        "surplus_available_kwh": intervals.surplus_kw,
+        "surplus_used_kwh": intervals.surplus_used_kw,
+        "surplus_stored_kwh": intervals.surplus_stored_kw,
+        "surplus_wasted_kwh": intervals.surplus_wasted_kw,
+        "storage_discharged_kwh": -intervals.storage_kw.clip(upper=0),
+        "grid_import_kwh": intervals.grid_import_kw,
+        "network_energy_kwh": intervals.network_kw,
+    }
+    table = pd.DataFrame({name: power * hours for name, power in kwh.items()})
+    table["emissions_kg"] = table.energy_kwh * intervals.mci_g_per_kwh / 1000
+    table["emissions_surplus_first_kg"] = table.grid_import_kwh * intervals.mci_g_per_kwh / 1000
+    table["emissions_average_kg"] = table.energy_kwh * intervals.average_ci_g_per_kwh / 1000
+    table["network_emissions_kg"] = table.network_energy_kwh * intervals.mci_g_per_kwh / 1000
+    surplus_cost = table.surplus_used_kwh * accounting.surplus_price_per_mwh
+    table["cost"] = (table.grid_import_kwh * intervals.price_per_mwh + surplus_cost) / 1000
+    if accounting.curtailed_share == "surplus":
+        table["curtailed_kwh"] = table.surplus_used_kwh + table.storage_discharged_kwh
+    else:
+        below = intervals.mci_g_per_kwh < accounting.curtailed_below_g_per_kwh
+        table["curtailed_kwh"] = table.energy_kwh.where(below, 0.0)
+    return table
+
+
+def _summarise_sites(intervals: pd.DataFrame, account: pd.DataFrame, accounting: Any) -> dict[str, Any]:
+    sites = {}
+    for name in intervals.site.unique():
+        sites[str(name)] = _totals(account[intervals.site == name])
+    whole = _totals(account)
+    return {**whole, "sites": sites}
+
+
+def _totals(account: pd.DataFrame) -> dict[str, Any]:
+    totals: dict[str, Any] = {}
+    for key in ENERGY_KEYS:
+        if key == "curtailed_share":
+            totals[key] = ratio(math.fsum(account.curtailed_kwh), math.fsum(account.energy_kwh))
+        else:
+            total = math.fsum(account[key])
+            totals[key] = None if math.isnan(total) else total + 0.0
+    return totals
+
+
+def _summarise_training(
+    recorder: Recorder, loss: pd.DataFrame, rounds: pd.DataFrame, tokens_per_step: int, eval_loss_initial: float | None
+) -> dict[str, Any]:
+    steps = sum(segment.steps for segment in recorder.segments)
+    ends = [segment.end_ms(segment.steps) for segment in recorder.segments if segment.steps]
+    evaluated = rounds.eval_loss.dropna()
+    return {
+        "runtime_h": max(ends, default=0) / 3_600_000,
+        "tokens": steps * tokens_per_step,
+        "steps": steps,
+        "real_steps": len(loss),
+        "rounds": int(rounds["round"].nunique()),
+        "loss_initial": _first(loss.loss),
+        "loss_final": _first(loss.loss[::-1]),
+        "eval_loss_initial": eval_loss_initial if eval_loss_initial is not None else _first(evaluated),
+        "eval_loss_final": _first(evaluated[::-1]) if len(evaluated) else eval_loss_initial,
+    }
+
+
+def _first(values: pd.Series) -> float | None:
+    return float(values.iloc[0]) if len(values) else None
+
+
+def _state_hours(intervals: pd.DataFrame) -> dict[str, float]:
+    hours = (intervals.end_s - intervals.start_s) / 3600
+    return {state: math.fsum(hours[intervals.state == state]) for state in STATES}
+
+
+def _rounds(recorder: Recorder, names: dict[str, str]) -> pd.DataFrame:
+    columns = ["round", "kind", "start_s", "time_s", "sites", "steps", "real_steps", "train_loss", "eval_loss"]
+    rows = [
+        {**row, "start_s": row["start_ms"] / 1000, "time_s": row["time_ms"] / 1000, "sites": _rename(row["sites"], names)}
+        for row in recorder.rounds
+    ]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.astype({"train_loss": float, "eval_loss": float})
+
+
+def _rename(text: str, names: dict[str, str]) -> str:
+    """Site names in a cell, as this run calls them."""
+    return " ".join(names.get(word, word) for word in text.split(" "))
+
+
+class _Curves:
+    """Cumulative tokens, energy, emissions and waste of a whole run at any time."""
+
+    def __init__(
+        self, intervals: pd.DataFrame, account: pd.DataFrame, segments: list[Segment], tokens_per_step: int
+    ) -> None:
+        self.segments, self.tokens_per_step = segments, tokens_per_step
+        self.parts = [
+            (intervals.end_s[rows].to_numpy(), account[rows].cumsum())
+            for name in intervals.site.unique()
+            for rows in [intervals.site == name]
+        ]
+
+    def extend(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Add the curves' values at each row's time."""
+        times = table.time_s.to_numpy(dtype=float)
+        values = {name: self._total(name, times) for name in ("energy_kwh", "emissions_kg", "surplus_wasted_kwh")}
+        return table.assign(tokens=self._tokens(times), **values)
+
+    def _total(self, name: str, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        total = np.zeros(len(times))
+        for ends, sums in self.parts:
+            total += np.interp(times, np.concatenate([[0.0], ends]), np.concatenate([[0.0], sums[name]]))
+        return total
+
+    def _tokens(self, times: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        elapsed_ms = np.round(times * 1000).astype(np.int64)
+        steps = np.zeros(len(times), dtype=np.int64)
+        for segment in self.segments:
+            # The half millisecond undoes the rounding of a step's end to the clock.
+            done = np.floor((elapsed_ms - segment.start_ms + 0.5) / segment.step_ms).astype(np.int64)
+            steps += np.clip(done, 0, segment.steps)
+        return steps * self.tokens_per_step

@@ -1,0 +1,148 @@
+"""The two figures of a results folder: what happened when, and what it cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+
+from curtailsim.metrics import RunTables
+from curtailsim.scenario import Scenario
+from curtailsim.simulation import HEADLINE
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt  # noqa: E402 - the backend has to be chosen first
+from matplotlib.axes import Axes  # noqa: E402
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+SIGNALS = {
+    "mci": ("mci_g_per_kwh", "marginal intensity\n[g/kWh]"),
+    "price": ("price_per_mwh", "price\n[per MWh]"),
+    "surplus": ("surplus_kw", "surplus\n[kW]"),
+}
+
+
+def draw(folder: Path, scenario: Scenario, tables: dict[str, RunTables]) -> None:
+    """Draw timeline.png and comparison.png."""
+    _timeline(folder / "timeline.png", scenario, tables[HEADLINE])
+    _comparison(folder / "comparison.png", tables)
+
+
+def _timeline(path: Path, scenario: Scenario, tables: RunTables) -> None:
+    names = [site.name for site in scenario.sites]
+    has_loss = len(tables.loss) > 0
+    heights = [1.0] * len(names) + ([1.7] if has_loss else [])
+    figure, axes = plt.subplots(
+        len(heights), 1, sharex=True, squeeze=False, figsize=(11, 1.5 * sum(heights) + 1), height_ratios=heights
+    )
+    signal = _signal(scenario, tables.intervals)
+    threshold = getattr(scenario.policy, "type", "") == "threshold"
+    for index, (name, axis) in enumerate(zip(names, axes[:, 0], strict=False)):
+        own = tables.intervals[tables.intervals.site == name]
+        _site(axis, name, own, tables.events[tables.events.site == name], signal, COLOURS[index % len(COLOURS)], scenario)
+        if threshold:
+            level = next((v for v in _thresholds(scenario) if v is not None), None)
+            if level is not None:
+                axis.axhline(level, color="black", linewidth=0.7, linestyle=":")
+    if has_loss:
+        _loss(axes[-1, 0], names, tables)
+    axes[-1, 0].set_xlabel(f"hours since {scenario.start:%Y-%m-%d %H:%M} UTC")
+    axes[-1, 0].set_xlim(0, scenario.duration_h)
+    figure.suptitle(f"{scenario.name}: windows (shaded), facility power (filled) and loss on one clock")
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _signal(scenario: Scenario, intervals: pd.DataFrame) -> tuple[str, str]:
+    wanted = getattr(scenario.policy, "signal", "mci")
+    column, label = SIGNALS[wanted]
+    return (column, label) if intervals[column].notna().any() else SIGNALS["surplus"]
+
+
+def _thresholds(scenario: Scenario) -> list[Any]:
+    keys = ("threshold_g_per_kwh", "threshold_per_mwh", "threshold_kw")
+    return [getattr(scenario.policy, key, None) for key in keys]
+
+
+def _site(
+    axis: Axes,
+    name: str,
+    intervals: pd.DataFrame,
+    events: pd.DataFrame,
+    signal: tuple[str, str],
+    colour: str,
+    scenario: Scenario,
+) -> None:
+    hours = np.append(intervals.start_s, intervals.end_s.iloc[-1:]) / 3600
+    for start, end in windows(events, scenario.duration_h * 3600):
+        axis.axvspan(start / 3600, end / 3600, color="#009E73", alpha=0.13, linewidth=0)
+    column, label = signal
+    axis.stairs(intervals[column], hours, baseline=None, color="#555555", linewidth=0.8)
+    axis.set_ylabel(label, fontsize=8)
+    axis.set_title(name, loc="left", fontsize=9, color=colour)
+    power = axis.twinx()
+    power.stairs(intervals.facility_kw, hours, fill=True, color=colour, alpha=0.45)
+    power.set_ylim(0, max(intervals.facility_kw.max() * 2.2, 1e-9))
+    power.set_ylabel("power [kW]", fontsize=8, color=colour)
+
+
+def windows(events: pd.DataFrame, horizon_s: float) -> list[tuple[float, float]]:
+    """Half-open times in which the policy wanted a site. [s]"""
+    opened = events[events.event == "window_opened"].time_s.tolist()
+    closed = events[events.event == "window_closed"].time_s.tolist()
+    return list(zip(opened, [*closed, horizon_s], strict=False))
+
+
+def _loss(axis: Axes, names: list[str], tables: RunTables) -> None:
+    for index, name in enumerate(names):
+        own = tables.loss[tables.loss.site == name]
+        axis.plot(own.time_s / 3600, own.loss, ".", markersize=2, color=COLOURS[index % len(COLOURS)], label=f"{name}, training")
+    held_out = tables.rounds.dropna(subset=["eval_loss"])
+    if len(held_out):
+        axis.plot(held_out.time_s / 3600, held_out.eval_loss, color="black", linewidth=1.2, label="global, held-out")
+    axis.set_ylabel("loss [nats per byte]", fontsize=8)
+    axis.legend(fontsize=7, ncols=4, loc="upper right")
+
+
+def _comparison(path: Path, tables: dict[str, RunTables]) -> None:
+    runs = list(tables)
+    labels = [name.replace("_", " ").replace("centralized ", "centralized\n") for name in runs]
+    figure, axes = plt.subplots(1, 3, figsize=(13, 0.55 * len(runs) + 2), sharey=True)
+    bars = [
+        (axes[0], "emissions [kg CO2]", {"marginal": "emissions_kg", "surplus first": "emissions_surplus_first_kg"}),
+        (axes[1], "facility energy [kWh]", {"from surplus": "surplus", "from the grid": "grid_import_kwh"}),
+        (axes[2], "held-out loss at the end [nats per byte]", {"": "eval_loss_final"}),
+    ]
+    rows = np.arange(len(runs))
+    for axis, title, keys in bars:
+        left, width = np.zeros(len(runs)), 0.36 if "marginal" in keys else 0.72
+        for place, (label, key) in enumerate(keys.items()):
+            values = np.array([_value(tables[name].summary, key) for name in runs])
+            offset = (place - 0.5) * 0.36 if "marginal" in keys else 0.0
+            stacked = left if key in ("surplus", "grid_import_kwh") else 0.0
+            axis.barh(rows + offset, values, width, left=stacked, color=COLOURS[place], label=label or None)
+            if key in ("surplus", "grid_import_kwh"):
+                left = left + values
+        axis.set_title(title, fontsize=9)
+        axis.set_yticks(rows, labels, fontsize=8)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7)
+    axes[0].invert_yaxis()
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _value(summary: dict[str, Any], key: str) -> float:
+    if key == "surplus":
+        return float(summary["surplus_used_kwh"] + summary["storage_discharged_kwh"])
+    return float(summary[key] or 0.0)
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)

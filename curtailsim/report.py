@@ -1,0 +1,109 @@
+"""Print a results folder: its runs side by side, by site, and what the numbers rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from curtailsim.results import Results
+
+Cell = Callable[[dict[str, Any]], str]
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number for people; n/a where there is none."""
+    return "n/a" if value is None else f"{value:,.{digits}f}"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share in percent; n/a where there is none."""
+    return "n/a" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def show(results: Results, console: Console) -> None:
+    """Print everything about a results folder."""
+    console.print(Group(comparison(results), sites(results), *notes(results)))
+
+
+def comparison(results: Results) -> Table:
+    """Runs side by side."""
+    summary = results.summary
+    currency = summary.get("currency") or "cost"
+    ratios = summary["emission_ratio"]
+    columns: list[tuple[str, Cell]] = [
+        ("energy\n[kWh]", lambda r: number(r["energy_kwh"])),
+        ("emissions\n[kg CO2]", lambda r: number(r["emissions_kg"])),
+        ("surplus\nfirst [kg]", lambda r: number(r["emissions_surplus_first_kg"])),
+        ("curtailed\nshare", lambda r: percent(r["curtailed_share"])),
+        ("surplus\nwasted [kWh]", lambda r: number(r["surplus_wasted_kwh"], 1)),
+        (f"cost\n[{currency}]", lambda r: number(r["cost"])),
+        ("runtime\n[h]", lambda r: number(r["runtime_h"], 1)),
+        ("tokens\n[1e9]", lambda r: number(r["tokens"] / 1e9)),
+        ("loss\n[nats/B]", lambda r: number(r["eval_loss_final"], 3)),
+    ]
+    if any(run["emissions_average_kg"] is not None for run in summary["runs"].values()):
+        columns.insert(3, ("average\nCI [kg]", lambda r: number(r["emissions_average_kg"])))
+    table = Table(title=f"{summary['scenario']}: one clock, same workload", title_justify="left")
+    table.add_column("run", no_wrap=True)
+    table.add_column("ours / run", justify="right")
+    for title, _ in columns:
+        table.add_column(title, justify="right")
+    for name, run in summary["runs"].items():
+        share = percent(ratios[name]) if name in ratios else "-"
+        table.add_row(name, share, *(cell(run) for _, cell in columns))
+    return table
+
+
+def sites(results: Results) -> Table:
+    """The curtailment-aware run by site."""
+    name = results.runs[0]
+    table = Table(title=f"{name}, by site", title_justify="left")
+    titles = ("site", "energy\n[kWh]", "emissions\n[kg CO2]", "curtailed\nshare", "surplus\navailable [kWh]", "surplus\nused [kWh]")
+    for title in (*titles, "grid\nimport [kWh]", "steps", "hours on", "hours\ntraining"):
+        table.add_column(title, justify="left" if title == "site" else "right")
+    for site, values in results.summary["runs"][name]["sites"].items():
+        hours = values["hours"]
+        table.add_row(
+            site,
+            number(values["energy_kwh"]),
+            number(values["emissions_kg"]),
+            percent(values["curtailed_share"]),
+            number(values["surplus_available_kwh"], 1),
+            number(values["surplus_used_kwh"]),
+            number(values["grid_import_kwh"]),
+            f"{values['steps']:,}",
+            number(sum(hours.values()) - hours["off"], 1),
+            number(hours["training"], 1),
+        )
+    return table
+
+
+def notes(results: Results) -> list[Text]:
+    """The rules and assumptions behind the numbers."""
+    accounting, manifest = results.summary["accounting"], results.manifest
+    scenario = manifest["scenario"]
+    basis = {
+        "marginal": "marginal (facility energy x marginal intensity)",
+        "surplus_first": "surplus_first (surplus counts 0, grid import x marginal intensity)",
+    }[accounting["method"]]
+    curtailed = {
+        "surplus": "drawn from physical surplus, directly or through storage",
+        "mci_below": f"drawn while marginal intensity is below {accounting['curtailed_below_g_per_kwh']} g/kWh (a proxy)",
+    }[accounting["curtailed_share"]]
+    stride = scenario["training"]["stride"]
+    own = results.summary["runs"][results.runs[0]]
+    learner = scenario["training"]["learner"]["type"]
+    lines = [
+        f"Emission ratio: {basis}.  Curtailed share: {curtailed}.",
+        f"Horizon: {scenario['duration_h']:g} h from {scenario['start']} (UTC); a signal holds until its next time stamp.",
+        f"Learner {learner}: {own['real_steps']:,} real optimiser steps for {own['steps']:,} virtual ones"
+        + (f" (1 in {stride})." if learner == "gpt" else "."),
+        f"Seed {results.summary['seed']}, {manifest['threads']} PyTorch thread(s), digest {results.summary['digest'][:16]}.",
+    ]
+    for site, warnings in manifest.get("warnings", {}).items():
+        lines += [f"Warning, {site}: {warning}." for warning in warnings]
+    return [Text(line, style="yellow" if line.startswith("Warning") else "dim") for line in lines]

@@ -1,0 +1,265 @@
+"""A results folder: written aside and moved into place when it is complete, and opened again as pandas frames.
+
+    results/<scenario>/summary.json manifest.json scenario.yaml timeline.png comparison.png
+                       <run>/events.csv intervals.csv loss.csv rounds.csv
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from curtailsim.energy.signals import site_signals
+from curtailsim.metrics import RunTables, ratio
+from curtailsim.scenario import Scenario, TokensOnly, dump
+from curtailsim.simulation import HEADLINE, Watcher, plans, simulate
+from curtailsim.spec import Problem, ScenarioError
+
+PACKAGES = ("curtailsim", "flwr", "numpy", "pandas", "simpy", "torch", "vessim")
+TABLES = ("events", "intervals", "loss", "rounds")
+
+
+@dataclass(frozen=True)
+class Results:
+    """A finished results folder.
+
+    Attributes:
+        path: Where it is.
+    """
+
+    path: Path
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """All numbers."""
+        return _read_json(self.path / "summary.json")
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """Status, resolved scenario, versions and wall time."""
+        return _read_json(self.path / "manifest.json")
+
+    @property
+    def runs(self) -> list[str]:
+        """Run names, the curtailment-aware one first."""
+        return list(self.summary["runs"])
+
+    def events(self, run: str = HEADLINE) -> pd.DataFrame:
+        """What happened: time_s, event, site, round, detail."""
+        return self._table(run, "events")
+
+    def intervals(self, run: str = HEADLINE) -> pd.DataFrame:
+        """Power per site, in half-open intervals that tile the horizon."""
+        return self._table(run, "intervals")
+
+    def loss(self, run: str = HEADLINE) -> pd.DataFrame:
+        """Training loss of every real step, against time, tokens, kWh and kg CO2."""
+        return self._table(run, "loss")
+
+    def rounds(self, run: str = HEADLINE) -> pd.DataFrame:
+        """Rounds with training and held-out loss, against time, tokens, kWh and kg CO2."""
+        return self._table(run, "rounds")
+
+    def _table(self, run: str, table: str) -> pd.DataFrame:
+        if run not in self.runs:
+            raise KeyError(f"{self.path} has no run {run!r} ({', '.join(self.runs)})")
+        frame = pd.read_csv(self.path / run / f"{table}.csv", keep_default_na=True)
+        for column in ("site", "detail", "sites"):
+            if column in frame:
+                frame[column] = frame[column].fillna("")
+        return frame
+
+
+def open_results(path: str | Path) -> Results:
+    """Open a complete results folder.
+
+    Raises:
+        ScenarioError: There is none, or its run failed or is still going on.
+    """
+    results = Results(Path(path))
+    if not (results.path / "manifest.json").is_file():
+        raise ScenarioError(str(path), [Problem("manifest.json", "is missing: this is no results folder; check the path")])
+    status = results.manifest.get("status")
+    if status != "complete":
+        raise ScenarioError(str(path), [Problem("status", f"is {status!r}: this run did not finish; run it again")])
+    return results
+
+
+def run(
+    scenario: Scenario,
+    out: str | Path | None = None,
+    watcher: Watcher | None = None,
+    started: Callable[[list[str]], None] = lambda names: None,
+) -> Results:
+    """Run a scenario with all its baselines.
+
+    Args:
+        scenario: What is asked.
+        out: Results folder; `results/<scenario name>` when absent. A complete folder there is replaced at the end.
+        watcher: Told what happens, for progress.
+        started: Told the first run's name of every simulation to come.
+
+    Raises:
+        ScenarioError: The place for the results is taken by something else.
+    """
+    target = Path(out) if out is not None else Path("results") / scenario.name
+    todo = list(plans(scenario))
+    started([next(iter(plan.ledgers)) for plan in todo])
+    with _folder(target, scenario) as folder:
+        _pin_threads(scenario)
+        tables: dict[str, RunTables] = {}
+        for plan in todo:
+            for name, made in simulate(scenario, plan, watcher).items():
+                tables[name] = made
+                _write_tables(folder / name, made)
+        _write_json(folder / "summary.json", summarise(scenario, tables, folder))
+        from curtailsim.plots import draw
+
+        draw(folder, scenario, tables)
+    return Results(target)
+
+
+def summarise(scenario: Scenario, tables: dict[str, RunTables], folder: Path) -> dict[str, Any]:
+    """The content of `summary.json`."""
+    runs = {name: made.summary for name, made in tables.items()}
+    own = runs[HEADLINE]
+    keys = {"emission_ratio": "emissions_kg", "emission_ratio_surplus_first": "emissions_surplus_first_kg"}
+    ratios = {
+        title: {name: ratio(own[key], values[key]) for name, values in runs.items() if name != HEADLINE}
+        for title, key in keys.items()
+    }
+    if scenario.accounting.method == "surplus_first":
+        ratios["emission_ratio"] = ratios["emission_ratio_surplus_first"]
+    currencies = {site_signals(s, scenario.start, scenario.horizon_ms).currency for s in scenario.sites} - {None}
+    return {
+        "scenario": scenario.name,
+        "seed": scenario.seed,
+        "digest": _digest(scenario, tables, folder),
+        "accounting": scenario.accounting.model_dump(mode="json"),
+        "currency": next(iter(currencies), None),
+        **ratios,
+        "runs": runs,
+    }
+
+
+def _digest(scenario: Scenario, tables: dict[str, RunTables], folder: Path) -> str:
+    """SHA-256 over the scenario, every table's bytes and every final model; places of files do not enter it."""
+    total = hashlib.sha256(json.dumps(_without_paths(scenario.model_dump(mode="json")), sort_keys=True).encode())
+    for name in sorted(tables):
+        for table in TABLES:
+            total.update(f"{name}/{table}".encode() + (folder / name / f"{table}.csv").read_bytes())
+        total.update(str(tables[name].weights_sha256).encode())
+    return total.hexdigest()
+
+
+def _without_paths(value: Any) -> Any:
+    """A resolved scenario with the content of its files instead of their places."""
+    if isinstance(value, list):
+        return [_without_paths(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _without_paths(item) for key, item in value.items() if key != "sources"}
+    if isinstance(kept.get("path"), str):
+        kept["path"] = hashlib.sha256(Path(kept["path"]).read_bytes()).hexdigest()
+    return kept
+
+
+def _pin_threads(scenario: Scenario) -> None:
+    """One thread count for every run: sums over more threads round differently."""
+    if not isinstance(scenario.training.learner, TokensOnly):
+        import torch
+
+        torch.set_num_threads(scenario.threads)
+
+
+@contextmanager
+def _folder(target: Path, scenario: Scenario) -> Iterator[Path]:
+    """A folder to write to, which becomes `target` if all goes well and `<target>.partial` if not."""
+    if target.exists() and not (target / "manifest.json").is_file() and (not target.is_dir() or any(target.iterdir())):
+        raise ScenarioError("--out", [Problem(str(target), "exists and is no results folder; choose another place")])
+    folder = target.with_name(f".{target.name}.{os.getpid()}.running")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ScenarioError("--out", [Problem(str(target), f"cannot be written: {error.strerror}")]) from None
+    began = time.monotonic()
+    manifest = {**_manifest(scenario), "status": "running"}
+    _write_json(folder / "manifest.json", manifest)
+    (folder / "scenario.yaml").write_text(dump(scenario), encoding="utf-8")
+    status, place = "failed", target.with_name(f"{target.name}.partial")
+    try:
+        yield folder
+        status, place = "complete", target
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        manifest.update(status=status, wall_time_s=round(time.monotonic() - began, 3))
+        _write_json(folder / "manifest.json", manifest)
+        _move(folder, place)
+
+
+def _move(folder: Path, place: Path) -> None:
+    """Put a folder where another may be; that one goes only when the new one is in place."""
+    old = place.with_name(f".{place.name}.{os.getpid()}.old")
+    if place.exists():
+        place.rename(old)
+    folder.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _manifest(scenario: Scenario) -> dict[str, Any]:
+    signals = {site.name: site_signals(site, scenario.start, scenario.horizon_ms) for site in scenario.sites}
+    return {
+        "scenario": scenario.model_dump(mode="json"),
+        "signals": {name: found.summaries for name, found in signals.items()},
+        "warnings": {name: found.warnings for name, found in signals.items() if found.warnings},
+        "threads": scenario.threads,
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """Commit of the product's own checkout, if it is one; with a + when it has changes."""
+    here = Path(__file__).parent
+    try:
+        ask = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+        found = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def _write_tables(folder: Path, tables: RunTables) -> None:
+    folder.mkdir()
+    for name in TABLES:
+        getattr(tables, name).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ScenarioError(str(path), [Problem("file", f"cannot be read ({error}); run the scenario again")]) from None
+    return dict(content)

@@ -1,0 +1,212 @@
+"""Build the world of a scenario and run it on one clock: the curtailment-aware run and its baselines."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+from curtailsim.controller import Controller
+from curtailsim.energy.microgrid import SiteMicrogrid
+from curtailsim.energy.signals import site_signals
+from curtailsim.federation import AT_THE_END, Federation, TokensOnlyLearner, settle
+from curtailsim.metrics import RunTables, make_tables
+from curtailsim.policy import Always, Custom, Threshold
+from curtailsim.recorder import Recorder
+from curtailsim.scenario import Centralized, FlowerApp, Scenario, TokensOnly
+from curtailsim.scenario import Site as SiteSpec
+from curtailsim.site import Site
+
+HEADLINE = "curtailment_aware"
+Watcher = Callable[[str, int, Recorder, int], None]
+"""Told a run's name, the clock, what happened so far and the virtual steps done."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One simulation, which may account for several runs.
+
+    Attributes:
+        sites: The sites that may train.
+        policy: Who of them should.
+        ledgers: For each run, the sites whose power it is accounted with, in the order of `sites`.
+        pooled: Train on all sites' text, as one data centre would.
+    """
+
+    sites: tuple[SiteSpec, ...]
+    policy: Always | Threshold | Custom
+    ledgers: dict[str, tuple[SiteSpec, ...]]
+    pooled: bool = False
+
+
+def plans(scenario: Scenario) -> Iterator[Plan]:
+    """What has to be simulated; centralized baselines that train identically are simulated once."""
+    yield Plan(scenario.sites, scenario.policy, {HEADLINE: scenario.sites})
+    for baseline in scenario.baselines:
+        chosen = tuple(site for site in scenario.sites if baseline.sites is None or site.name in baseline.sites)
+        if isinstance(baseline, Centralized):
+            alike: dict[Any, list[SiteSpec]] = {}
+            for site in chosen:
+                limited = None if site.grid_import_limit_kw is None else site.name
+                alike.setdefault((site.cluster, limited), []).append(site)
+            for group in alike.values():
+                yield Plan((group[0],), Always(), {f"centralized_{site.name}": (site,) for site in group}, pooled=True)
+        else:
+            yield Plan(chosen, Always(), {"continuous_federated": chosen})
+
+
+def simulate(scenario: Scenario, plan: Plan, watcher: Watcher | None = None) -> dict[str, RunTables]:
+    """Run one plan.
+
+    Returns:
+        The tables of each run it accounts for, by run name.
+    """
+    world = World(scenario, plan, watcher)
+    world.run()
+    return world.tables()
+
+
+class World:
+    """Everything of one simulation, on one clock.
+
+    Args:
+        scenario: What is asked.
+        plan: Which part of it.
+        watcher: For progress.
+    """
+
+    def __init__(self, scenario: Scenario, plan: Plan, watcher: Watcher | None = None) -> None:
+        self.scenario, self.plan, self.watcher = scenario, plan, watcher
+        self.env = simpy.Environment(initial_time=0)
+        self.recorder = Recorder(self.env, self._observe if watcher else None)
+        self.ledgers = {run: [self._microgrid(site) for site in sites] for run, sites in plan.ledgers.items()}
+        node_ids = {site.name: number for number, site in enumerate(scenario.sites, 1)}
+        self.sites = [
+            Site(
+                self.env,
+                site.name,
+                node_ids[site.name],
+                site.cluster,
+                scenario.workload,
+                [microgrids[index] for microgrids in self.ledgers.values()],
+                self.recorder,
+            )
+            for index, site in enumerate(plan.sites)
+        ]
+        self.app: Callable[[], None] | None = None
+        self.weights: Callable[[], Any] = lambda: None
+        self.learner = self._learner()
+        self.federation = Federation(
+            self.env,
+            self.sites,
+            self.learner,
+            self.recorder,
+            tokens_per_step=scenario.workload.tokens_per_step,
+            total_steps=scenario.workload.total_steps,
+            schedule_steps=self._schedule_steps(),
+            training=scenario.training,
+        )
+        signals = {site.name: site_signals(site, scenario.start, scenario.horizon_ms) for site in plan.sites}
+        self.controller = Controller(self.env, plan.policy, self.sites, signals, self.recorder)
+        self._connect()
+
+    def run(self) -> None:
+        """To the horizon."""
+        self.recorder.event("run_started")
+        for microgrids in self.ledgers.values():
+            for microgrid in microgrids:
+                self.env.process(_operate(self.env, microgrid))
+        self.env.process(self.controller.run())
+        self.env.process(self._stop_when_finished())
+        over = self.env.process(self._end())
+        if self.app is not None:
+            self.app()
+        else:
+            self.env.process(self.federation.run())
+        self.env.run(until=over)
+        self.env.run(until=settle(self.env, AT_THE_END))
+        for microgrids in self.ledgers.values():
+            for microgrid in microgrids:
+                microgrid.close()
+        self.recorder.event("run_ended")
+
+    def tables(self) -> dict[str, RunTables]:
+        """The results of each run this world accounts for."""
+        weights = _digest(self.weights())
+        return {
+            run: make_tables(
+                self.recorder,
+                microgrids,
+                names=dict(zip((s.name for s in self.sites), (s.name for s in self.plan.ledgers[run]), strict=True)),
+                tokens_per_step=self.scenario.workload.tokens_per_step,
+                bytes_moved={site.name: site.bytes_moved for site in self.sites},
+                eval_loss_initial=getattr(self.learner, "eval_loss_initial", None),
+                weights_sha256=weights,
+                accounting=self.scenario.accounting,
+            )
+            for run, microgrids in self.ledgers.items()
+        }
+
+    def _microgrid(self, site: SiteSpec) -> SiteMicrogrid:
+        signals = site_signals(site, self.scenario.start, self.scenario.horizon_ms)
+        return SiteMicrogrid(
+            site.name, signals, site.storage, site.grid_import_limit_kw, self.scenario.horizon_ms
+        )
+
+    def _learner(self) -> Any:
+        kind = self.scenario.training.learner
+        if isinstance(kind, TokensOnly | FlowerApp):
+            return TokensOnlyLearner()
+        from curtailsim.training.build import build_learner
+
+        return build_learner(self.scenario, self.sites, self.plan.pooled)
+
+    def _connect(self) -> None:
+        """Tie a real learner to the grid of this world's sites."""
+        kind = self.scenario.training.learner
+        if isinstance(kind, TokensOnly):
+            return
+        from curtailsim.training.build import connect_app, connect_learner
+
+        if isinstance(kind, FlowerApp):
+            self.app, self.weights = connect_app(self.env, self.federation, kind, self.scenario.seed)
+        else:
+            self.weights = connect_learner(self.env, self.federation, self.learner)
+
+    def _schedule_steps(self) -> int:
+        """The token budget, or, without one, what one site could train all the time."""
+        fastest_ms = min(site.step_ms for site in self.sites)
+        return self.scenario.workload.total_steps or max(1, int(self.scenario.horizon_ms / fastest_ms))
+
+    def _stop_when_finished(self) -> Generator[simpy.Event, Any, None]:
+        yield self.federation.finished
+        self.controller.stop()
+
+    def _end(self) -> Generator[simpy.Event, Any, None]:
+        yield settle(self.env, AT_THE_END, self.scenario.horizon_ms)
+        self.federation.end()
+
+    def _observe(self, recorder: Recorder) -> None:
+        assert self.watcher is not None
+        steps = self.federation.steps if hasattr(self, "federation") else 0
+        self.watcher(next(iter(self.ledgers)), self.env.now, recorder, steps)
+
+
+def _operate(env: simpy.Environment, microgrid: SiteMicrogrid) -> Generator[simpy.Event, Any, None]:
+    """A microgrid as a process: wait for its next change point, advance, and again."""
+    while env.now < microgrid.horizon_ms:
+        yield env.timeout(microgrid.wake_ms - env.now)
+        microgrid.advance(env.now)
+
+
+def _digest(arrays: Any) -> str | None:
+    """SHA-256 over named arrays; None if there are none."""
+    if arrays is None:
+        return None
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        total.update(name.encode() + arrays[name].tobytes())
+    return total.hexdigest()

@@ -1,0 +1,223 @@
+"""A user's own ServerApp and ClientApp, unmodified, on the simulated clock.
+
+The ServerApp owns the clock while it runs: whenever it waits for replies or nodes, the simulation advances.  A site
+runs the ClientApp as soon as it is asked, in no simulated time; the reply's `num-examples` then say how long the
+site is busy.  A site that leaves before that is done does not reply.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import simpy
+from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import strategy_utils
+
+from curtailsim.federation import Federation, Outcome, everybody, settle
+from curtailsim.recorder import Segment
+from curtailsim.site import Site
+from curtailsim.training.flower import RUN_ID, SimGrid, examples_of, fault_of, loss_of, mean_loss
+
+
+class SimulationOver(BaseException):
+    """The horizon was reached while a ServerApp was waiting; unwinds it, whatever it catches."""
+
+
+class AppGrid(SimGrid):
+    """The grid an unmodified ServerApp drives.
+
+    Args:
+        env: The clock. [ms]
+        federation: For its sites, counters and recorder.
+        client_app: The user's ClientApp.
+        contexts: Each site's context, by site name.
+        examples_per_step: Examples that make one virtual step.
+        evaluate_share: Time of an evaluated example over that of a trained one.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        federation: Federation,
+        client_app: ClientApp,
+        contexts: dict[str, Context],
+        examples_per_step: int,
+        evaluate_share: float,
+    ) -> None:
+        super().__init__(env, federation)
+        self.client_app, self.contexts = client_app, contexts
+        self.examples_per_step, self.evaluate_share = examples_per_step, evaluate_share
+        self.last_replies: list[Message] = []
+        self._fractions = dict.fromkeys(contexts, 0.0)
+        self._pending: dict[str, tuple[Message, simpy.Process]] = {}
+        self._sent = 0
+
+    def get_node_ids(self) -> list[int]:
+        """Nodes of the sites that are ready now."""
+        self._check_over()
+        return super().get_node_ids()
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send, and wait for all replies, at most `timeout` simulated seconds."""
+        self._check_over()
+        batch = list(messages)
+        if not batch:
+            return []
+        called = self.env.event()
+        works = self._start(batch, called)
+
+        def exchange() -> Generator[simpy.Event, Any, None]:
+            done = self.env.process(everybody(works))
+            late = [] if timeout is None else [self.env.timeout(round(timeout * 1000))]
+            yield self.env.any_of([done, *late])
+            called.succeed()
+            yield done
+
+        self._advance(self.env.process(exchange()))
+        return self._collect(list(zip(batch, works, strict=True)))
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send without waiting."""
+        self._check_over()
+        batch = list(messages)
+        identities = [f"message-{self._sent + index}" for index in range(len(batch))]
+        self._sent += len(batch)
+        works = self._start(batch, self.env.event())
+        self._pending.update(zip(identities, zip(batch, works, strict=True), strict=True))
+        return identities
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Replies that have arrived; if none has, the clock advances to the next one."""
+        self._check_over()
+        known = [identity for identity in message_ids if identity in self._pending]
+        works = [self._pending[identity][1] for identity in known]
+        if works and not any(work.triggered for work in works):
+            self._advance(self.env.any_of(works))
+        arrived = [identity for identity in known if self._pending[identity][1].triggered]
+        return self._collect([self._pending.pop(identity) for identity in arrived])
+
+    def wait_for_nodes(self, _: float = 0.0) -> None:
+        """In place of Flower's wall-clock sleep: advance to the next change of who is ready."""
+        self._check_over()
+        self._advance(self.federation.membership_change())
+
+    def sleep(self, seconds: float) -> None:
+        """In place of the ServerApp's own wall-clock sleep: advance by as many simulated seconds."""
+        self._check_over()
+        self._advance(self.env.timeout(round(seconds * 1000)))
+
+    def _check_over(self) -> None:
+        if self.federation.over:
+            raise SimulationOver
+
+    def _advance(self, event: simpy.Event) -> None:
+        self.env.run(until=event | self.federation.ended)
+        self._check_over()
+        self.env.run(until=settle(self.env))
+
+    def _start(self, batch: list[Message], called: simpy.Event) -> list[simpy.Process]:
+        if any(_kind(message) == MessageType.TRAIN for message in batch):
+            names = " ".join(sorted(self.site(message).name for message in batch))
+            self.federation.number += 1
+            self.federation.version += 1
+            self.federation.recorder.event("round_started", round=self.federation.number, detail=names)
+            self._began = self.env.now
+        return [self.env.process(self._serve(message, called)) for message in batch]
+
+    def _serve(self, message: Message, called: simpy.Event) -> Generator[simpy.Event, Any, Message | None]:
+        site, kind, number = self.site(message), _kind(message), self.federation.number
+        if not site.ready:
+            return None
+        reply = self._run_client(message, site)
+        share = {MessageType.TRAIN: 1.0, MessageType.EVALUATE: self.evaluate_share}.get(kind, 0.0)
+        steps = examples_of(reply) / self.examples_per_step
+        done = yield site.serve(number, steps * share * site.step_ms / 1000, called, kind == MessageType.TRAIN)
+        if not done:
+            self.federation.recorder.event("reply_lost", site.name, number, "the site left, or the reply came too late")
+            return None
+        if kind == MessageType.TRAIN:
+            self._count(site, steps, loss_of(reply))
+        return reply
+
+    def _run_client(self, message: Message, site: Site) -> Message:
+        try:
+            return self.client_app(message, self.contexts[site.name])
+        except Exception as error:
+            self.federation.recorder.event("client_failed", site.name, self.federation.number, repr(error))
+            return Message(Error(code=0, reason=repr(error)), reply_to=message)
+
+    def _count(self, site: Site, exact: float, loss: float | None) -> None:
+        """Count whole virtual steps; a fraction is carried over to the site's next reply."""
+        total = self._fractions[site.name] + exact
+        steps = int(total)
+        self._fractions[site.name] = total - steps
+        federation, start = self.federation, self.env.now - round(steps * site.step_ms)
+        federation.recorder.segments.append(Segment(site.name, federation.number, start, site.step_ms, steps))
+        federation.count(site.name, steps, steps)
+        if loss is not None:
+            federation.recorder.loss(self.env.now, site.name, federation.number, federation.site_steps[site.name], loss)
+
+    def _collect(self, exchanges: list[tuple[Message, simpy.Process]]) -> list[Message]:
+        """The usable replies in the order of site names; a round is complete when trained ones arrive."""
+        replies = {self.site(message).name: (message, work.value) for message, work in exchanges if work.value is not None}
+        named = {name: replies[name][1] for name in sorted(replies)}
+        kinds = {_kind(message) for message, _ in exchanges}
+        if MessageType.TRAIN in kinds:
+            rejected = {name: fault for name, reply in named.items() if (fault := fault_of(reply))}
+            named = {name: reply for name, reply in named.items() if name not in rejected}
+            self.last_replies = list(named.values()) or self.last_replies
+            outcome = Outcome(bool(named), rejected, mean_loss(list(named.values())), None)
+            self.federation.close_round(self._began, list(named), outcome)
+        elif MessageType.EVALUATE in kinds and self.federation.recorder.rounds:
+            self.federation.recorder.rounds[-1]["eval_loss"] = mean_loss(list(named.values()))
+        return list(named.values())
+
+
+def _kind(message: Message) -> str:
+    return message.metadata.message_type.split(".")[0]
+
+
+def run_server_app(app: ServerApp, grid: AppGrid, run_config: dict[str, Any], seed: int) -> None:
+    """Run a ServerApp to its end or to the end of the simulation.
+
+    Raises:
+        ValueError: The app has no @app.main(); apps built from a server_fn run in threads of their own and in
+            wall-clock time.
+    """
+    if app._main is None:
+        raise ValueError("the ServerApp has no @app.main(); the older server_fn form cannot run on a simulated clock")
+    _seed_everything(seed)
+    context = Context(RUN_ID, 0, {}, RecordDict(), dict(run_config))
+    with _simulated_sleep(grid):
+        try:
+            app(grid, context)
+        except SimulationOver:
+            return
+    grid.federation.finish()
+
+
+@contextmanager
+def _simulated_sleep(grid: AppGrid) -> Iterator[None]:
+    """Flower sleeps until enough nodes are there, an app perhaps between polls: let the simulation advance instead."""
+    flower_sleep, own_sleep = strategy_utils.sleep, time.sleep
+    strategy_utils.sleep, time.sleep = grid.wait_for_nodes, grid.sleep
+    try:
+        yield
+    finally:
+        strategy_utils.sleep, time.sleep = flower_sleep, own_sleep
+
+
+def _seed_everything(seed: int) -> None:
+    """Apps and Flower's sampling draw from global generators."""
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - an app's own NumPy code may use the global generator
+    torch.manual_seed(seed)
