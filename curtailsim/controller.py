@@ -51,21 +51,21 @@ class Controller:
                 self.decide()
 
     def stop(self) -> None:
-        """Training is complete: every site is given back at once."""
+        """Training is complete: every site is given back at once; windows are still noted."""
         self._stopped = True
         for site in self.sites:
             site.leave()
 
     def decide(self) -> None:
         """Compare what the policy wants with what there is."""
-        if self._stopped:
-            return
         views = [self._view(site) for site in self.sites]
         wanted = set(self.policy.select(self.env.now / 1000, views))
         unknown = wanted - {site.name for site in self.sites}
         assert not unknown, f"the policy wants {sorted(unknown)}, which are no sites"
         for site in self.sites:
             self._note_window(site.name, site.name in wanted)
+            if self._stopped:
+                continue
             if site.name in wanted:
                 self._want(site)
             elif site.state != "off" and not site.leaving and site.name not in self._marks:

@@ -595,7 +595,7 @@ def _difference(found: bytes, expected: bytes) -> tuple[float | None, str]:
     try:
         left, right = (pd.read_csv(io.BytesIO(content), index_col="time") for content in (found, expected))
         if not (left.index.equals(right.index) and left.columns.equals(right.columns)):
-            return None, f"{len(left)} rows of {', '.join(left)}, regenerated {len(right)} of {', '.join(right)}"
+            return None, f"{len(left)} rows of {list(left.columns)}, regenerated {len(right)} of {list(right.columns)}"
         gap = (left - right).abs().max()
     except (ValueError, TypeError) as bad:
         return None, f"not comparable with its regeneration ({bad})"

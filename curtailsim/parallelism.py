@@ -581,7 +581,7 @@ def _misfit(shape: ModelShape, layout: Layout, gpus: int) -> Rejection | None:
         ("heads", "attention heads", shape.heads, layout.tensor, "tensor-parallel GPUs"),
         ("mlp", "MLP columns", shape.mlp, layout.tensor, "tensor-parallel GPUs"),
         ("layers", "layers", shape.layers, layout.pipeline, "pipeline stages"),
-        ("batch", "sequences", shape.global_batch, replicas, "sequences of one micro-batch on every replica"),
+        ("batch", "sequences of the global batch", shape.global_batch, replicas, "(replicas × micro-batch)"),
     )
     for rule, what, count, parts, whom in checks:
         if count % parts:

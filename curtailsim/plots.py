@@ -44,7 +44,9 @@ def _timeline(path: Path, scenario: Scenario, tables: RunTables) -> None:
     threshold = getattr(scenario.policy, "type", "") == "threshold"
     for index, (name, axis) in enumerate(zip(names, axes[:, 0], strict=False)):
         own = tables.intervals[tables.intervals.site == name]
-        _site(axis, name, own, tables.events[tables.events.site == name], signal, COLOURS[index % len(COLOURS)], scenario)
+        events = tables.events[tables.events.site == name]
+        power = _site(axis, name, own, events, signal, COLOURS[index % len(COLOURS)], scenario)
+        power.set_ylim(0, 2.2 * (tables.intervals.facility_kw.max() or 1.0))
         if threshold:
             level = next((v for v in _thresholds(scenario) if v is not None), None)
             if level is not None:
@@ -77,7 +79,7 @@ def _site(
     signal: tuple[str, str],
     colour: str,
     scenario: Scenario,
-) -> None:
+) -> Axes:
     hours = np.append(intervals.start_s, intervals.end_s.iloc[-1:]) / 3600
     for start, end in windows(events, scenario.duration_h * 3600):
         axis.axvspan(start / 3600, end / 3600, color="#009E73", alpha=0.13, linewidth=0)
@@ -87,8 +89,8 @@ def _site(
     axis.set_title(name, loc="left", fontsize=9, color=colour)
     power = axis.twinx()
     power.stairs(intervals.facility_kw, hours, fill=True, color=colour, alpha=0.45)
-    power.set_ylim(0, max(intervals.facility_kw.max() * 2.2, 1e-9))
     power.set_ylabel("power [kW]", fontsize=8, color=colour)
+    return power
 
 
 def windows(events: pd.DataFrame, horizon_s: float) -> list[tuple[float, float]]:

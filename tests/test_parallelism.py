@@ -103,13 +103,13 @@ def test_golden_modes(
     [
         ("Llama-2-7B", Layout(16, 8, 64), "capacity", "needs 8,192 GPUs, the pool has 2,048"),
         ("Llama-2-7B", Layout(1, 3, 1), "layers", "32 layers cannot be divided by 3 pipeline stages"),
-        ("Llama-2-7B", Layout(1, 1, 1), "memory", "needs 109.9 GB per GPU with full recomputation, 72.0 usable"),
+        ("Llama-2-7B", Layout(1, 1, 1), "memory", "needs 108.9 GB per GPU with full recomputation, 72.0 usable"),
         ("GPT-1.7B", Layout(16, 1, 1), "heads", "24 attention heads cannot be divided by 16 tensor-parallel GPUs"),
         (
             "GPT-22B",
             Layout(8, 1, 8),
             "batch",
-            "4 sequences cannot be divided by 8 sequences of one micro-batch on every replica",
+            "4 sequences of the global batch cannot be divided by 8 (replicas × micro-batch)",
         ),
     ],
 )

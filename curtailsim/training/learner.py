@@ -96,6 +96,8 @@ class GptTrainer:
         self._round_losses += self.last_losses
         if self._round_losses:
             self.round_loss = math.fsum(self._round_losses) / len(self._round_losses)
+        if not torch.isfinite(self._vector).all():
+            self._forget()  # a server refuses such weights, but moments kept here would spoil every later round
         return {name: weight.copy() for name, weight in self._weights.items()}, self.last_losses
 
     def evaluate(self, arrays: Arrays | ArrayRecord, text: bytes) -> float:
@@ -137,8 +139,11 @@ class GptTrainer:
         self._round_losses = []
         self._anchor = self._vector.detach().clone() if pulled else None
         if self.spec.inner_optimizer_state == "reset":
-            for optimizer in self._optimizers:
-                optimizer.state.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
 
     def _step(self, progress: float, proximal_mu: float) -> Tensor:
         """One optimiser step on the next batch; returns its loss."""

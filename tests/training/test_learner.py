@@ -150,6 +150,15 @@ def test_other_weights_are_refused():
     assert equal(train(trainer(), doubles, 2)[0], train(trainer(), START, 2)[0])
 
 
+def test_a_diverged_round_is_forgotten():
+    """Weights that became infinite leave no trace in the moments of the next round."""
+    site, fresh = trainer(), trainer()
+    broken, _ = train(site, {**START, "head": np.full_like(START["head"], np.inf)}, 2)
+    assert not all(np.isfinite(value).all() for value in broken.values())
+    fresh.position = site.position
+    assert equal(train(site, START, 3)[0], train(fresh, START, 3)[0])
+
+
 def test_records_are_lossless():
     """Weights survive the way through Flower bit by bit."""
     record = to_record(START)
