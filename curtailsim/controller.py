@@ -9,19 +9,24 @@ import simpy
 
 from curtailsim.energy.signals import SiteSignals
 from curtailsim.policy import Always, Custom, SiteView, Threshold
+from curtailsim.protocol import Control
 from curtailsim.recorder import Recorder
 from curtailsim.site import Site, to_ms
 
+Process = Generator[simpy.Event, Any, None]
+
 
 class Controller:
-    """Asks the policy whenever a signal it watches changes.
+    """Asks the policy whenever a signal it watches changes, or polls it.
 
-    A site is marked when it becomes unwanted and released when the mark is `release_delay_s` old and the site has
-    been ready for `minimum_stay_s`; a mark is lifted when the site is wanted again.
+    A site is started when it has been wanted for `acquire_delay_s`.  It is marked when it becomes unwanted and given
+    back when the mark is `release_delay_s` old and the site has been ready for `minimum_stay_s`; a mark is lifted
+    when the site is wanted again.
 
     Args:
         env: The clock. [ms]
         policy: Who should be on.
+        control: How to look at it.
         sites: The sites it may use.
         signals: What each of them sees, by name.
         recorder: Where decisions are written down.
@@ -31,19 +36,26 @@ class Controller:
         self,
         env: simpy.Environment,
         policy: Always | Threshold | Custom,
+        control: Control,
         sites: list[Site],
         signals: dict[str, SiteSignals],
         recorder: Recorder,
     ) -> None:
-        self.env, self.policy, self.sites, self.signals, self.recorder = env, policy, sites, signals, recorder
+        self.env, self.policy, self.control, self.recorder = env, policy, control, recorder
+        self.sites, self.signals = sites, signals
         self._open: set[str] = set()
+        self._wanted_since: dict[str, int] = {}
         self._marks: dict[str, int] = {}
         self._stopped = False
         for site in sites:
             site.watchers.append(self._notice)
 
-    def run(self) -> Generator[simpy.Event, Any, None]:
-        """Decide now and at every change the policy, or a site's power limit, depends on."""
+    def run(self) -> Process:
+        """Decide at every change the policy, or a site's power limit, depends on; or poll."""
+        if self.control.first_poll_s:
+            yield self.env.timeout(to_ms(self.control.first_poll_s))
+        if self.control.poll_interval_s is not None:
+            yield from self._poll(to_ms(self.control.poll_interval_s))
         self.decide()
         for change_ms in self._changes():
             if change_ms > self.env.now:
@@ -51,31 +63,59 @@ class Controller:
                 self.decide()
 
     def stop(self) -> None:
-        """Training is complete: every site is given back at once; windows are still noted."""
+        """Training is complete: every site is released at once; windows are still noted."""
         self._stopped = True
         for site in self.sites:
-            site.leave()
+            site.release()
 
     def decide(self) -> None:
         """Compare what the policy wants with what there is."""
-        views = [self._view(site) for site in self.sites]
-        wanted = set(self.policy.select(self.env.now / 1000, views))
+        wanted = self._wanted()
+        for site in self.sites:
+            self._decide(site, site.name in wanted)
+
+    def _poll(self, pause_ms: int) -> Process:
+        """Pass over the sites in their order, pause, and again."""
+        while True:
+            for site in self.sites:
+                was_off = site.state == "off"
+                self._decide(site, site.name in self._wanted())
+                if was_off and site.name in self._wanted_since and self.control.provisioning_blocks:
+                    yield self.env.timeout(0)
+                    while site.state == "provisioning":
+                        yield self.env.timeout(to_ms(site.cluster.provisioning_delay_s))
+            yield self.env.timeout(pause_ms)
+
+    def _wanted(self) -> set[str]:
+        wanted = set(self.policy.select(self.env.now / 1000, [self._view(site) for site in self.sites]))
         unknown = wanted - {site.name for site in self.sites}
         assert not unknown, f"the policy wants {sorted(unknown)}, which are no sites"
-        for site in self.sites:
-            self._note_window(site.name, site.name in wanted)
-            if self._stopped:
-                continue
-            if site.name in wanted:
-                self._want(site)
-            elif site.state != "off" and not site.leaving and site.name not in self._marks:
-                self._mark(site)
+        return wanted
+
+    def _decide(self, site: Site, wanted: bool) -> None:
+        if wanted != (site.name in self._open):
+            self._open ^= {site.name}
+            self.recorder.event("window_opened" if wanted else "window_closed", site.name)
+        if wanted:
+            self._wanted_since.setdefault(site.name, self.env.now)
+        else:
+            self._wanted_since.pop(site.name, None)
+        if self._stopped:
+            return
+        if wanted:
+            self._want(site)
+        elif site.name in self._marks:
+            if self.control.poll_interval_s is not None:
+                self._release_if_due(site)
+        elif site.state != "off" and (not site.leaving or self.control.remark_leaving):
+            self._mark(site)
 
     def _notice(self, site: Site) -> None:
         """A site that went off while it is wanted may have to start again."""
         if site.state == "off":
             self._marks.pop(site.name, None)
-            self.decide()
+            if self.control.poll_interval_s is None:
+                self.decide()
 
     def _changes(self) -> list[int]:
         watches = self.policy.watches
@@ -96,31 +136,45 @@ class Controller:
         }
         return SiteView(site.name, site.state, values, site.cluster.facility_kw("training"))
 
-    def _note_window(self, name: str, wanted: bool) -> None:
-        if wanted != (name in self._open):
-            self._open ^= {name}
-            self.recorder.event("window_opened" if wanted else "window_closed", name)
-
     def _want(self, site: Site) -> None:
         if self._marks.pop(site.name, None) is not None:
             self.recorder.event("deprovision_mark_cleared", site.name)
-        if site.state == "off" and site.microgrids[0].supply_kw(self.env.now) >= site.cluster.peak_kw:
+        if site.state != "off":
+            return
+        since, delay_ms = self._wanted_since[site.name], to_ms(self.policy.acquire_delay_s)
+        if self.env.now < since + delay_ms:
+            if self.control.poll_interval_s is None:
+                self.env.process(self._look_again(since + delay_ms))
+        elif site.microgrids[0].supply_kw(self.env.now) >= site.cluster.peak_kw:
             self.recorder.event("provision_decided", site.name)
             site.start()
+
+    def _look_again(self, time_ms: int) -> Process:
+        yield self.env.timeout(time_ms - self.env.now)
+        self.decide()
 
     def _mark(self, site: Site) -> None:
         self._marks[site.name] = self.env.now
         self.recorder.event("deprovision_marked", site.name)
-        self.env.process(self._release(site, self.env.now))
+        if self.control.poll_interval_s is None:
+            self.env.process(self._release(site, self.env.now))
 
-    def _release(self, site: Site, mark_ms: int) -> Generator[simpy.Event, Any, None]:
+    def _release(self, site: Site, mark_ms: int) -> Process:
         """Give a site back once its mark is old enough, unless the mark has been lifted."""
         yield self.env.timeout(to_ms(self.policy.release_delay_s))
-        while self._marks.get(site.name) == mark_ms and site.state != "off":
+        while self._marks.get(site.name) == mark_ms and not self._release_if_due(site):
             stay_ms = to_ms(self.policy.minimum_stay_s)
-            left = stay_ms if site.state == "provisioning" and stay_ms else site.ready_ms + stay_ms - self.env.now
-            if left <= 0 or (site.state == "provisioning" and not stay_ms):
-                site.leave()
-                del self._marks[site.name]
-                return
-            yield self.env.timeout(left)
+            yield self.env.timeout(stay_ms if site.state == "provisioning" else site.ready_ms + stay_ms - self.env.now)
+
+    def _release_if_due(self, site: Site) -> bool:
+        """Give a marked site back if its time has come; whether there is nothing more to wait for."""
+        stay_ms = to_ms(self.policy.minimum_stay_s)
+        old_enough = self.env.now >= self._marks[site.name] + to_ms(self.policy.release_delay_s)
+        stayed = self.env.now >= site.ready_ms + stay_ms if site.state != "provisioning" else not stay_ms
+        if site.state == "off" or site.leaving:
+            return True
+        if old_enough and stayed:
+            del self._marks[site.name]
+            site.leave()
+            return True
+        return False

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import simpy
 
+from curtailsim.protocol import Protocol
 from curtailsim.recorder import Recorder, Segment
 from curtailsim.site import Order, Site, to_ms
 
@@ -109,6 +110,7 @@ class Federation:
         total_steps: Virtual steps after which training is complete; None: at the horizon.
         schedule_steps: Virtual steps of the learning-rate schedule.
         training: Anything with round_s, report_every_s, stride and lr_clock.
+        protocol: How a round goes.
     """
 
     def __init__(
@@ -122,16 +124,18 @@ class Federation:
         total_steps: int | None,
         schedule_steps: int,
         training: Any,
+        protocol: Protocol,
     ) -> None:
         self.env, self.sites, self.learner, self.recorder = env, sites, learner, recorder
         self.tokens_per_step, self.total_steps, self.schedule_steps = tokens_per_step, total_steps, schedule_steps
-        self.training = training
+        self.training, self.protocol = training, protocol
         self.number, self.version, self.steps, self.real_steps = 0, 0, 0, 0
         self.site_steps = dict.fromkeys((site.name for site in sites), 0)
         self.over = False
         self.finished, self.ended = env.event(), env.event()
         self._changed, self._joined = env.event(), env.event()
         self._counted = (0, 0)
+        self._known: set[str] = set()
         for site in sites:
             site.watchers.append(self._notice)
 
@@ -141,17 +145,22 @@ class Federation:
 
     def run(self) -> Generator[simpy.Event, Any, None]:
         """Round after round, until the token budget is used up or the simulation ends."""
+        at_once = self.protocol.round_opens == "at_once"
         while not self.over:
-            yield settle(self.env)
-            sites = self.ready()
-            if self.over:
-                break
-            if not sites:
-                yield self.membership_change()
-                continue
-            yield from self._round(sites)
+            if at_once:
+                self._open("")
             if self.total_steps is not None and self.steps >= self.total_steps:
                 self.finish()
+                return
+            sites = yield from self._wait_for_sites()
+            if not sites:
+                return
+            if not at_once:
+                self._open(" ".join(site.name for site in sites))
+            yield from self._greet(sites)
+            sites = [site for site in sites if site.ready]
+            if sites:
+                yield from self._round(sites)
 
     def finish(self) -> None:
         """Training is complete."""
@@ -186,14 +195,14 @@ class Federation:
             report: Told a site's progress every now and then; returns whether it may go on.
 
         Returns:
-            For each site that took a step, its progress, in the order of site names.
+            For each site that took a step and replied, its progress, in the order of site names.
         """
         sites = [site for site in self.sites if site.name in messages]
-        called, started = self.env.event(), self.env.event()
+        called, started, over = self.env.event(), self.env.event(), self.env.event()
         progress = {site.name: Progress(messages[site.name]) for site in sites}
-        shares, base = self._shares(sites), self.steps
+        shares, base, protocol = self._shares(sites), self.steps, self.protocol
         self._joined = self.env.event()
-        works = []
+        works: dict[str, simpy.Process] = {}
         for site in sites:
             order = Order(
                 self.number,
@@ -202,28 +211,77 @@ class Federation:
                 started,
                 most_steps=shares[site.name],
                 fetch=site.holds != self.version,
+                startup_s=protocol.startup(len(sites), self.number == 1),
+                return_s=protocol.giving_back(len(sites)),
+                over=over,
             )
             if report is not None:
                 order.report_every_ms = to_ms(self.training.report_every_s or self.training.round_s)
                 order.report = _reporting(report, site.name, progress[site.name], called)
             site.holds = None
-            works.append(site.work(order))
-        done = self.env.process(everybody(works))
-        if timed:
-            yield self.env.any_of([started, done])
-            yield self.env.any_of([self.env.timeout(to_ms(self.training.round_s)), done])
-        else:
-            yield self.env.any_of([self._joined, called, done])
+            works[site.name] = site.work(order)
+            if protocol.late_update == "closes_round":
+                self.env.process(self._close_when_left(site, works[site.name], called))
+        done = self.env.process(everybody(list(works.values())))
+        yield from self._call(timed, called, started, done)
         self._trigger(called)
         yield done
-        return {name: progress[name] for name in sorted(progress) if progress[name].steps}
+        over.succeed()
+        return {name: progress[name] for name in sorted(progress) if works[name].value is not None}
+
+    def _call(
+        self, timed: bool, called: simpy.Event, started: simpy.Event, done: simpy.Event
+    ) -> Generator[simpy.Event, Any, None]:
+        """Wait until the round is to be called."""
+        alone_goes_on = self.protocol.alone == "timer_then_until_joined"
+        if not timed and not alone_goes_on:
+            yield self.env.any_of([self._joined, called, done])
+            return
+        if self.protocol.round_timer_from == "first_step":
+            yield self.env.any_of([started, done])
+        yield self.env.any_of([self.env.timeout(to_ms(self.training.round_s)), called, done])
+        while alone_goes_on and not called.triggered and not done.triggered and self._connected() == 1:
+            yield self.env.any_of([self.env.timeout(to_ms(self.protocol.recheck_s)), called, done])
+
+    def _close_when_left(
+        self, site: Site, work: simpy.Process, called: simpy.Event
+    ) -> Generator[simpy.Event, Any, None]:
+        yield work
+        if site.leaving:
+            self._trigger(called)
+
+    def _connected(self) -> int:
+        return sum(site.connected for site in self.sites)
+
+    def _open(self, names: str) -> None:
+        self.number += 1
+        self.recorder.event("round_started", round=self.number, detail=names)
+
+    def _wait_for_sites(self) -> Generator[simpy.Event, Any, list[Site]]:
+        """The sites that are ready, as soon as there are any; none when the simulation is over."""
+        while True:
+            yield settle(self.env)
+            sites = self.ready()
+            if sites or self.over:
+                return [] if self.over else sites
+            yield self.membership_change()
+
+    def _greet(self, sites: list[Site]) -> Generator[simpy.Event, Any, None]:
+        """Get to know the newcomers."""
+        new = [site for site in sites if site.name not in self._known]
+        if new and self.protocol.name_query_s:
+            yield self.env.any_of([self.env.timeout(to_ms(self.protocol.name_query_s)), self.ended])
+        for site in new:
+            self._known.add(site.name)
+            self.recorder.event("client_connected", site.name, self.number)
 
     def _round(self, sites: list[Site]) -> Generator[simpy.Event, Any, None]:
-        self.number += 1
         began, federated = self.env.now, len(sites) > 1
         messages = self.learner.open(self.number, sites)
-        names = " ".join(sorted(messages))
-        self.recorder.event("round_started", round=self.number, detail=names)
+        if not messages:  # the strategy wants other sites than these
+            self.close_round(began, [], Outcome(changed=False))
+            yield self.membership_change()
+            return
 
         def report(name: str, progress: Progress) -> bool:
             outcome = self.learner.close(self.number, {name: progress.reply}, federated=False)
@@ -231,8 +289,12 @@ class Federation:
             return outcome.changed
 
         replies = yield from self.exchange(messages, timed=federated, report=None if federated else report)
+        listed = " ".join(replies)
+        self.recorder.event("round_ended", round=self.number, detail=listed)
         outcome = Outcome(changed=False)
         if replies:
+            if self.protocol.aggregation_s:
+                yield self.env.any_of([self.env.timeout(to_ms(self.protocol.aggregation_s)), self.ended])
             outcome = self.learner.close(self.number, {name: p.reply for name, p in replies.items()}, federated)
         self.version += outcome.changed
         self.close_round(began, list(replies), outcome, "federated" if federated else "single")
@@ -249,7 +311,6 @@ class Federation:
             kind: federated, single, or report (from within a single-site round).
         """
         listed = " ".join(names)
-        self.recorder.event("round_ended", round=self.number, detail=listed)
         if not names:
             self.recorder.event("round_empty", round=self.number, detail="nobody replied; the model stays as it was")
         if outcome.changed:
@@ -288,19 +349,19 @@ class Federation:
             progress.reply, losses = self.learner.learn(progress.message, progress.reply, work)
             for end, loss in zip(ends, losses, strict=False):
                 self.recorder.loss(segment.end_ms(end), segment.site, segment.round, before + end, loss)
-            self.count(segment.site, segment.steps - first, len(ends))
+            self.count(segment.site, segment.steps - first, len(losses))
             progress.steps = segment.steps
             return progress
 
         return learn
 
     def _shares(self, sites: list[Site]) -> dict[str, int | None]:
-        """What is left of the budget, shared out by speed; largest remainders first."""
+        """What is left of the budget, shared out in whole steps; largest remainders first."""
         if self.total_steps is None:
             return dict.fromkeys((site.name for site in sites), None)
         left = self.total_steps - self.steps
-        speed = sum(1 / site.step_ms for site in sites)
-        exact = {site.name: left / site.step_ms / speed for site in sites}
+        speeds = {site.name: 1 / site.step_ms if self.protocol.budget_split == "by_speed" else 1.0 for site in sites}
+        exact = {name: left * speed / sum(speeds.values()) for name, speed in speeds.items()}
         shares: dict[str, int | None] = {name: int(share) for name, share in exact.items()}
         spare = left - sum(int(share) for share in exact.values())
         for name in sorted(exact, key=lambda name: (int(exact[name]) - exact[name], name))[:spare]:
@@ -324,8 +385,10 @@ class Federation:
             eval_loss=outcome.eval_loss,
         )
 
-    def _notice(self, _: Site) -> None:
+    def _notice(self, site: Site) -> None:
         """A site became ready or left."""
+        if site.state == "off":
+            self._known.discard(site.name)
         self._trigger(self._changed)
         if any(site.ready and site.phase == "waiting" for site in self.sites):
             self._trigger(self._joined)

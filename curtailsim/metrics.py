@@ -46,6 +46,7 @@ class RunTables:
         intervals: One row per site and interval of constant power; half-open, tiling the horizon.
         loss: One row per real optimiser step.
         rounds: One row per round, and per report from within a single-site round.
+        segments: Whole virtual steps of one site, back to back: step k ends at start_s + k x step_s.
         summary: The numbers of `summary.json` for this run.
         weights_sha256: Digest of the final model; None without a real learner.
     """
@@ -54,6 +55,7 @@ class RunTables:
     intervals: pd.DataFrame
     loss: pd.DataFrame
     rounds: pd.DataFrame
+    segments: pd.DataFrame
     summary: dict[str, Any]
     weights_sha256: str | None
 
@@ -68,6 +70,7 @@ def make_tables(
     eval_loss_initial: float | None,
     weights_sha256: str | None,
     accounting: Any,
+    real_steps: int,
 ) -> RunTables:
     """Turn what was recorded into tables.
 
@@ -80,6 +83,7 @@ def make_tables(
         eval_loss_initial: Held-out loss of the untrained model. [nats/byte]
         weights_sha256: Digest of the final model.
         accounting: The scenario's accounting rules.
+        real_steps: Optimiser steps the learner has taken.
     """
     intervals = pd.concat([_intervals(m) for m in microgrids], ignore_index=True)
     account = _account(intervals, accounting)
@@ -96,13 +100,17 @@ def make_tables(
     )[["time_s", "site", "round", "step", "tokens", "loss", "energy_kwh", "emissions_kg", "surplus_wasted_kwh"]]
     rounds = curves.extend(_rounds(recorder, names))
     summary = _summarise_sites(intervals, account, accounting)
-    summary.update(_summarise_training(recorder, loss, rounds, tokens_per_step, eval_loss_initial))
+    summary.update(_summarise_training(recorder, loss, rounds, tokens_per_step, eval_loss_initial, real_steps))
     summary["bytes_moved"] = sum(bytes_moved.values())
     for site, values in summary["sites"].items():
         own = [s for s in recorder.segments if names[s.site] == site]
         values["steps"] = sum(s.steps for s in own)
         values["hours"] = _state_hours(intervals[intervals.site == site])
-    return RunTables(events, intervals, loss, rounds, summary, weights_sha256)
+    segments = pd.DataFrame(
+        [(names[s.site], s.round, s.start_ms / 1000, s.step_ms / 1000, s.steps) for s in recorder.segments],
+        columns=["site", "round", "start_s", "step_s", "steps"],
+    )
+    return RunTables(events, intervals, loss, rounds, segments, summary, weights_sha256)
 
 
 def ratio(value: float | None, base: float | None) -> float | None:
@@ -111,12 +119,11 @@ def ratio(value: float | None, base: float | None) -> float | None:
 
 
 def _intervals(microgrid: SiteMicrogrid) -> pd.DataFrame:
-    columns = dict(microgrid.columns)
-    start, end = np.array(columns.pop("start_ms")), np.array(columns.pop("end_ms"))
-    table = pd.DataFrame({"site": microgrid.name, "start_s": start / 1000, "end_s": end / 1000, **columns})
-    for column in ("site", "state", "phase"):
-        table[column] = table[column].astype("category")
-    return table
+    columns = microgrid.columns
+    start_s, end_s = columns.pop("start_ms") / 1000, columns.pop("end_ms") / 1000
+    words = {name: pd.Categorical(columns.pop(name)) for name in ("state", "phase")}
+    site = pd.Categorical.from_codes(np.zeros(len(start_s), dtype=np.int8), [microgrid.name])
+    return pd.DataFrame({"site": site, "start_s": start_s, "end_s": end_s, **words, **columns})
 
 
 def _account(intervals: pd.DataFrame, accounting: Any) -> pd.DataFrame:
@@ -167,7 +174,12 @@ def _totals(account: pd.DataFrame) -> dict[str, Any]:
 
 
 def _summarise_training(
-    recorder: Recorder, loss: pd.DataFrame, rounds: pd.DataFrame, tokens_per_step: int, eval_loss_initial: float | None
+    recorder: Recorder,
+    loss: pd.DataFrame,
+    rounds: pd.DataFrame,
+    tokens_per_step: int,
+    eval_loss_initial: float | None,
+    real_steps: int,
 ) -> dict[str, Any]:
     steps = sum(segment.steps for segment in recorder.segments)
     ends = [segment.end_ms(segment.steps) for segment in recorder.segments if segment.steps]
@@ -176,7 +188,7 @@ def _summarise_training(
         "runtime_h": max(ends, default=0) / 3_600_000,
         "tokens": steps * tokens_per_step,
         "steps": steps,
-        "real_steps": len(loss),
+        "real_steps": real_steps,
         "rounds": int(rounds["round"].nunique()),
         "loss_initial": _first(loss.loss),
         "loss_final": _first(loss.loss[::-1]),
@@ -212,33 +224,43 @@ def _rename(text: str, names: dict[str, str]) -> str:
 class _Curves:
     """Cumulative tokens, energy, emissions and waste of a whole run at any time."""
 
+    NAMES = ("energy_kwh", "emissions_kg", "surplus_wasted_kwh")
+
     def __init__(
         self, intervals: pd.DataFrame, account: pd.DataFrame, segments: list[Segment], tokens_per_step: int
     ) -> None:
         self.segments, self.tokens_per_step = segments, tokens_per_step
-        self.parts = [
-            (intervals.end_s[rows].to_numpy(), account[rows].cumsum())
-            for name in intervals.site.unique()
-            for rows in [intervals.site == name]
-        ]
+        self.parts = []
+        for name in intervals.site.unique():
+            rows = intervals.site == name
+            ends = np.concatenate([[0.0], intervals.end_s[rows]])
+            sums = {key: np.concatenate([[0.0], account[key][rows].cumsum()]) for key in self.NAMES}
+            self.parts.append((ends, sums))
 
     def extend(self, table: pd.DataFrame) -> pd.DataFrame:
         """Add the curves' values at each row's time."""
         times = table.time_s.to_numpy(dtype=float)
-        values = {name: self._total(name, times) for name in ("energy_kwh", "emissions_kg", "surplus_wasted_kwh")}
+        values = {
+            name: sum((np.interp(times, ends, sums[name]) for ends, sums in self.parts), np.zeros(len(times)))
+            for name in self.NAMES
+        }
         return table.assign(tokens=self._tokens(times), **values)
 
-    def _total(self, name: str, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        total = np.zeros(len(times))
-        for ends, sums in self.parts:
-            total += np.interp(times, np.concatenate([[0.0], ends]), np.concatenate([[0.0], sums[name]]))
-        return total
-
     def _tokens(self, times: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        elapsed_ms = np.round(times * 1000).astype(np.int64)
-        steps = np.zeros(len(times), dtype=np.int64)
-        for segment in self.segments:
-            # The half millisecond undoes the rounding of a step's end to the clock.
-            done = np.floor((elapsed_ms - segment.start_ms + 0.5) / segment.step_ms).astype(np.int64)
-            steps += np.clip(done, 0, segment.steps)
-        return steps * self.tokens_per_step
+        """Segments that are over count in full, the few that a time falls into up to their last whole step."""
+        times_ms = np.round(times * 1000).astype(np.int64)
+        order = np.argsort(times_ms, kind="stable")
+        sorted_ms = times_ms[order]
+        firsts = np.searchsorted(sorted_ms, [segment.start_ms for segment in self.segments])
+        lasts = np.searchsorted(sorted_ms, [segment.end_ms(segment.steps) for segment in self.segments])
+        over = np.zeros(len(times) + 1, dtype=np.int64)
+        np.add.at(over, lasts, [segment.steps for segment in self.segments])
+        steps = np.cumsum(over[:-1])
+        for segment, first, last in zip(self.segments, firsts, lasts, strict=True):
+            if first < last:
+                # The half millisecond undoes the rounding of a step's end to the clock.
+                done = np.floor((sorted_ms[first:last] - segment.start_ms + 0.5) / segment.step_ms)
+                steps[first:last] += np.clip(done.astype(np.int64), 0, segment.steps)
+        tokens = np.empty(len(times), dtype=np.int64)
+        tokens[order] = steps * self.tokens_per_step
+        return tokens

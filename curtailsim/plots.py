@@ -1,4 +1,4 @@
-"""The two figures of a results folder: what happened when, and what it cost."""
+"""The figures of a results folder: what happened when, what it cost, and what was learned for it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ SIGNALS = {
 
 
 def draw(folder: Path, scenario: Scenario, tables: dict[str, RunTables]) -> None:
-    """Draw timeline.png and comparison.png."""
+    """Draw timeline.png, comparison.png, power.png and, with a real learner, loss.png."""
     _timeline(folder / "timeline.png", scenario, tables[HEADLINE])
     _comparison(folder / "comparison.png", tables)
+    _power(folder / "power.png", scenario, tables)
+    if any(len(made.rounds.dropna(subset=["eval_loss"])) for made in tables.values()):
+        _losses(folder / "loss.png", tables)
 
 
 def _timeline(path: Path, scenario: Scenario, tables: RunTables) -> None:
@@ -135,6 +138,55 @@ def _comparison(path: Path, tables: dict[str, RunTables]) -> None:
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7)
     axes[0].invert_yaxis()
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _power(path: Path, scenario: Scenario, tables: dict[str, RunTables]) -> None:
+    """Facility power and emission rate of every run, all its sites together, over time."""
+    figure, axes = plt.subplots(2, 1, sharex=True, figsize=(11, 5.5))
+    for index, (name, made) in enumerate(tables.items()):
+        rate = made.intervals.facility_kw * made.intervals.mci_g_per_kwh / 1000
+        for axis, values in zip(axes, (made.intervals.facility_kw, rate), strict=True):
+            hours, total = _sum_over_sites(made.intervals, values)
+            style = {"linewidth": 1.4 if name == HEADLINE else 0.8, "color": COLOURS[index % len(COLOURS)]}
+            axis.stairs(total, hours, baseline=None, label=name.replace("_", " "), **style)
+    axes[0].set_ylabel("facility power [kW]", fontsize=8)
+    axes[1].set_ylabel("emission rate [kg CO2/h]", fontsize=8)
+    axes[1].set_xlabel(f"hours since {scenario.start:%Y-%m-%d %H:%M} UTC")
+    axes[0].legend(fontsize=7, ncols=3)
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _sum_over_sites(intervals: pd.DataFrame, values: pd.Series) -> tuple[Any, Any]:
+    """A step function over all sites: its edges [h] and its values."""
+    edges = np.unique(np.concatenate([intervals.start_s, intervals.end_s]))
+    total = np.zeros(len(edges) - 1)
+    for site in intervals.site.unique():
+        own = intervals.site == site
+        place = np.searchsorted(intervals.start_s[own].to_numpy(), edges[:-1], side="right") - 1
+        total += np.nan_to_num(values[own].to_numpy())[place]
+    return edges / 3600, total
+
+
+def _losses(path: Path, tables: dict[str, RunTables]) -> None:
+    """Held-out loss of every run against time, tokens, energy and emissions."""
+    against = {
+        "time_s": ("time [h]", 3600),
+        "tokens": ("tokens [1e9]", 1e9),
+        "energy_kwh": ("facility energy [kWh]", 1),
+        "emissions_kg": ("emissions [kg CO2]", 1),
+    }
+    figure, axes = plt.subplots(1, 4, sharey=True, figsize=(14, 4))
+    for axis, (column, (label, unit)) in zip(axes, against.items(), strict=True):
+        for index, (name, made) in enumerate(tables.items()):
+            curve = made.rounds.dropna(subset=["eval_loss"])
+            style = {"linewidth": 1.6 if name == HEADLINE else 0.9, "color": COLOURS[index % len(COLOURS)]}
+            axis.plot(curve[column] / unit, curve.eval_loss, label=name.replace("_", " "), **style)
+        axis.set_xlabel(label, fontsize=8)
+    axes[0].set_ylabel("held-out loss [nats per byte]", fontsize=8)
+    axes[0].legend(fontsize=6)
     figure.tight_layout()
     _save(figure, path)
 

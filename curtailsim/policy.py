@@ -45,10 +45,12 @@ class Hysteresis(Spec):
     """How quickly a decision is followed.
 
     Attributes:
+        acquire_delay_s: A site is provisioned only when it has been wanted this long without a break. [s]
         release_delay_s: A site is given back only when it has been unwanted this long without a break. [s]
         minimum_stay_s: A site is not given back before it has been ready this long. [s]
     """
 
+    acquire_delay_s: float = Field(default=0.0, ge=0)
     release_delay_s: float = Field(default=0.0, ge=0)
     minimum_stay_s: float = Field(default=0.0, ge=0)
 

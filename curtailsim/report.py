@@ -27,6 +27,11 @@ def percent(value: float | None, digits: int = 1) -> str:
 def show(results: Results, console: Console) -> None:
     """Print everything about a results folder."""
     console.print(Group(comparison(results), sites(results), *notes(results)))
+    publication = results.manifest["scenario"].get("reference")
+    if publication:
+        from curtailsim.reference import tables
+
+        console.print(Group(*tables(results, publication)))
 
 
 def comparison(results: Results) -> Table:

@@ -1,7 +1,7 @@
 """A results folder: written aside and moved into place when it is complete, and opened again as pandas frames.
 
     results/<scenario>/summary.json manifest.json scenario.yaml timeline.png comparison.png
-                       <run>/events.csv intervals.csv loss.csv rounds.csv
+                       <run>/events.csv intervals.csv loss.csv rounds.csv segments.csv
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from curtailsim.simulation import HEADLINE, Watcher, plans, simulate
 from curtailsim.spec import Problem, ScenarioError
 
 PACKAGES = ("curtailsim", "flwr", "numpy", "pandas", "simpy", "torch", "vessim")
-TABLES = ("events", "intervals", "loss", "rounds")
+TABLES = ("events", "intervals", "loss", "rounds", "segments")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,10 @@ class Results:
     def rounds(self, run: str = HEADLINE) -> pd.DataFrame:
         """Rounds with training and held-out loss, against time, tokens, kWh and kg CO2."""
         return self._table(run, "rounds")
+
+    def segments(self, run: str = HEADLINE) -> pd.DataFrame:
+        """Virtual steps: step k of a row ends at start_s + k x step_s."""
+        return self._table(run, "segments")
 
     def _table(self, run: str, table: str) -> pd.DataFrame:
         if run not in self.runs:

@@ -17,6 +17,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_val
 from curtailsim.cluster import Cluster, Workload
 from curtailsim.energy.traces import TraceSpec
 from curtailsim.policy import Always, Policy, Threshold
+from curtailsim.protocol import Control, Protocol
 from curtailsim.spec import Problem, ScenarioError, Spec, near_match
 from curtailsim.training.specs import FedAvg, GptLearner, Strategy
 
@@ -93,6 +94,7 @@ class Site(Spec):
         absorption: What the grid takes of it; nothing when absent. [kW]
         storage: Battery.
         grid_import_limit_kw: Most the site may draw from the grid; a site that would exceed it goes off. [kW]
+        trains: Whether the curtailment-aware and federated runs may use it, or centralized baselines only.
     """
 
     name: str = Field(pattern=NAME)
@@ -104,6 +106,7 @@ class Site(Spec):
     absorption: Absorption | None = None
     storage: Storage | None = None
     grid_import_limit_kw: float | None = Field(default=None, ge=0)
+    trains: bool = True
 
     @model_validator(mode="after")
     def _absorption_needs_generation(self) -> Self:
@@ -151,39 +154,76 @@ class Training(Spec):
         stride: Virtual steps for each real one.
         lr_clock: What a local step adds to the global step inside a round: as many steps as sites take part
             (all_sites), or only itself, so that the clock jumps when the round ends (own_steps).
+        schedule_steps: Virtual global steps of the learning-rate schedule; those of the token budget when absent.
     """
 
     learner: Annotated[GptLearner | FlowerApp | TokensOnly, Field(discriminator="type")]
     strategy: Strategy = FedAvg()
-    round_s: float = Field(default=600.0, gt=0)
-    report_every_s: float | None = Field(default=None, gt=0)
+    round_s: float = Field(default=600.0, ge=0.001)
+    report_every_s: float | None = Field(default=None, ge=0.001)
     stride: int = Field(default=1, gt=0)
     lr_clock: Literal["all_sites", "own_steps"] = "all_sites"
+    schedule_steps: int | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _apps_bring_their_own(self) -> Self:
         if isinstance(self.learner, FlowerApp):
-            given = {"strategy", "stride", "lr_clock", "report_every_s"} & self.model_fields_set
+            given = {"strategy", "stride", "lr_clock", "report_every_s", "schedule_steps"} & self.model_fields_set
             if given:
                 raise ValueError(f"{', '.join(sorted(given))}: a flower_app brings its own; remove it")
         return self
 
 
-class Centralized(Spec):
+class BaselineSpec(Spec):
+    """What baselines share: the sites, and where they differ from the scenario's own run.
+
+    Attributes:
+        sites: Names; all that may take part when absent.
+        total_tokens: Token budget of this run; the workload's when absent.
+        provisioned: The clusters are there already: no provisioning delay.
+        protocol: How a round goes in this run; the scenario's when absent.
+    """
+
+    sites: tuple[str, ...] | None = None
+    total_tokens: float | None = Field(default=None, gt=0)
+    provisioned: bool = False
+    protocol: Protocol | None = None
+
+
+class Centralized(BaselineSpec):
     """Always on, each named site for itself, grid-powered."""
 
     type: Literal["centralized"]
-    sites: tuple[str, ...] | None = None
 
 
-class ContinuousFederated(Spec):
+class ContinuousFederated(BaselineSpec):
     """Always on, the named sites together, in timed federated rounds."""
 
     type: Literal["continuous_federated"]
-    sites: tuple[str, ...] | None = None
 
 
 Baseline = Annotated[Centralized | ContinuousFederated, Field(discriminator="type")]
+
+
+class Sampled(Spec):
+    """Accounting on a grid of instants, as a notebook over log files does it; reported beside the exact one.
+
+    Power is that of training between the first and the last logged step of a segment, idle from provisioned to
+    deprovisioned otherwise.  Logs may be on clocks of their own.
+
+    Attributes:
+        step_s: Distance of the instants. [s]
+        interpolated: The signal is read linearly between its rows instead of held.
+        signal_shift_s: What its clock is behind the event clock. [s]
+        training_shift_s: What the clock of the training logs is behind the event clock. [s]
+        gap_s: A longer pause between two logged steps begins a new segment. [s]
+    """
+
+    step_s: float = Field(default=60.0, gt=0)
+    interpolated: bool = True
+    signal_shift_s: float = 0.0
+    training_shift_s: float = 0.0
+    gap_s: float = Field(default=60.0, gt=0)
 
 
 class Accounting(Spec):
@@ -197,12 +237,14 @@ class Accounting(Spec):
             without generation data.
         curtailed_below_g_per_kwh: For mci_below. [g/kWh]
         surplus_price_per_mwh: What is paid for surplus energy. [currency/MWh]
+        notebook: Report this sampled accounting too.
     """
 
     method: Literal["marginal", "surplus_first"] = "marginal"
     curtailed_share: Literal["surplus", "mci_below"] = "surplus"
     curtailed_below_g_per_kwh: float | None = None
     surplus_price_per_mwh: float = 0.0
+    notebook: Sampled | None = None
 
     @model_validator(mode="after")
     def _proxy_needs_threshold(self) -> Self:
@@ -223,22 +265,28 @@ class Scenario(Spec):
         workload: The virtual model.
         sites: Where it may be trained.
         policy: Who should train now.
+        control: How the controller looks at it.
+        protocol: How a round goes.
         training: The learner.
         baselines: Always-on runs to compare with.
         accounting: Emission rules.
+        reference: Published figures to print beside ours: arxiv_2602_22760.
     """
 
     name: str = Field(pattern=r"^[\w.-]+$")
     start: AwareDatetime
-    duration_h: float = Field(gt=0)
+    duration_h: float = Field(ge=0.001)
     seed: int = Field(default=0, ge=0)
     threads: int = Field(default=1, gt=0)
     workload: Workload
     sites: tuple[Site, ...] = Field(min_length=1)
     policy: Policy = Always()
+    control: Control = Control()
+    protocol: Protocol = Protocol()
     training: Training
     baselines: tuple[Baseline, ...] = ()
     accounting: Accounting = Accounting()
+    reference: Literal["arxiv_2602_22760"] | None = None
 
     @field_validator("start")
     @classmethod
@@ -261,13 +309,15 @@ class _Loader(yaml.SafeLoader):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    loader.flatten_mapping(node)
     seen: set[Any] = set()
     for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
         key = loader.construct_object(key_node, deep=True)
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
         seen.add(key)
+    loader.flatten_mapping(node)  # after the check: what << brings in may be overridden
     return dict(loader.construct_pairs(node, deep=True))
 
 
@@ -426,6 +476,10 @@ def _explain(detail: Any, raw: Any) -> Problem:
     return Problem(path, rule + got)
 
 
+UNION_TAGS = ("custom", "parts", "columns")
+"""Tags pydantic puts into a location that stand for no key of the file."""
+
+
 def _path(location: Sequence[str | int], raw: Any) -> str:
     """A pydantic location as a path into the YAML file: tags of unions are not part of it."""
     text, here = "", raw
@@ -434,7 +488,7 @@ def _path(location: Sequence[str | int], raw: Any) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
             here = here[part] if isinstance(here, list) and part < len(here) else None
-        elif isinstance(here, dict) and part not in here and (here.get("type") == part or part == "custom"):
+        elif isinstance(here, dict) and part not in here and (here.get("type") == part or part in UNION_TAGS):
             continue
         elif isinstance(here, dict) or last or here is None:
             text += f".{part}"
@@ -498,6 +552,8 @@ def _check_names(scenario: Scenario) -> Iterator[Problem]:
     for index, name in enumerate(names):
         if name in names[:index]:
             yield Problem(f"sites[{index}].name", f"{name!r} is already the name of sites[{names.index(name)}]; rename one")
+    if not any(site.trains for site in scenario.sites):
+        yield Problem("sites", "none of them trains; set trains: true for at least one")
     kinds = [baseline.type for baseline in scenario.baselines]
     for index, baseline in enumerate(scenario.baselines):
         if baseline.type in kinds[:index]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import simpy
 
+from curtailsim.accounting import methods
 from curtailsim.controller import Controller
 from curtailsim.energy.microgrid import SiteMicrogrid
 from curtailsim.energy.signals import site_signals
@@ -16,7 +17,8 @@ from curtailsim.federation import AT_THE_END, Federation, TokensOnlyLearner, set
 from curtailsim.metrics import RunTables, make_tables
 from curtailsim.policy import Always, Custom, Threshold
 from curtailsim.recorder import Recorder
-from curtailsim.scenario import Centralized, FlowerApp, Scenario, TokensOnly
+from curtailsim.protocol import Protocol
+from curtailsim.scenario import Centralized, ContinuousFederated, FlowerApp, Scenario, TokensOnly
 from curtailsim.scenario import Site as SiteSpec
 from curtailsim.site import Site
 
@@ -33,29 +35,48 @@ class Plan:
         sites: The sites that may train.
         policy: Who of them should.
         ledgers: For each run, the sites whose power it is accounted with, in the order of `sites`.
+        protocol: How a round goes.
+        total_steps: Virtual steps in the token budget; None: until the horizon.
         pooled: Train on all sites' text, as one data centre would.
     """
 
     sites: tuple[SiteSpec, ...]
     policy: Always | Threshold | Custom
     ledgers: dict[str, tuple[SiteSpec, ...]]
+    protocol: Protocol
+    total_steps: int | None
     pooled: bool = False
 
 
 def plans(scenario: Scenario) -> Iterator[Plan]:
     """What has to be simulated; centralized baselines that train identically are simulated once."""
-    yield Plan(scenario.sites, scenario.policy, {HEADLINE: scenario.sites})
+    training = tuple(site for site in scenario.sites if site.trains)
+    total_steps = scenario.workload.total_steps
+    yield Plan(training, scenario.policy, {HEADLINE: training}, scenario.protocol, total_steps)
     for baseline in scenario.baselines:
-        chosen = tuple(site for site in scenario.sites if baseline.sites is None or site.name in baseline.sites)
-        if isinstance(baseline, Centralized):
-            alike: dict[Any, list[SiteSpec]] = {}
-            for site in chosen:
-                limited = None if site.grid_import_limit_kw is None else site.name
-                alike.setdefault((site.cluster, limited), []).append(site)
-            for group in alike.values():
-                yield Plan((group[0],), Always(), {f"centralized_{site.name}": (site,) for site in group}, pooled=True)
-        else:
-            yield Plan(chosen, Always(), {"continuous_federated": chosen})
+        yield from _baseline_plans(scenario, baseline)
+
+
+def _baseline_plans(scenario: Scenario, baseline: Centralized | ContinuousFederated) -> Iterator[Plan]:
+    chosen = [s for s in scenario.sites if (s.name in baseline.sites if baseline.sites else s.trains)]
+    if baseline.sites is None and isinstance(baseline, Centralized):
+        chosen = list(scenario.sites)
+    if baseline.provisioned:
+        ready = {"provisioning_delay_s": 0.0}
+        chosen = [s.model_copy(update={"cluster": s.cluster.model_copy(update=ready)}) for s in chosen]
+    total_steps = scenario.workload.total_steps
+    if baseline.total_tokens is not None:
+        total_steps = int(baseline.total_tokens // scenario.workload.tokens_per_step)
+    rules = {"protocol": baseline.protocol or scenario.protocol, "total_steps": total_steps}
+    if isinstance(baseline, ContinuousFederated):
+        yield Plan(tuple(chosen), Always(), {"continuous_federated": tuple(chosen)}, **rules)
+        return
+    alike: dict[Any, list[SiteSpec]] = {}
+    for site in chosen:
+        limited = None if site.grid_import_limit_kw is None else site.name
+        alike.setdefault((site.cluster, limited), []).append(site)
+    for group in alike.values():
+        yield Plan((group[0],), Always(), {f"centralized_{s.name}": (s,) for s in group}, **rules, pooled=True)
 
 
 def simulate(scenario: Scenario, plan: Plan, watcher: Watcher | None = None) -> dict[str, RunTables]:
@@ -82,7 +103,15 @@ class World:
         self.scenario, self.plan, self.watcher = scenario, plan, watcher
         self.env = simpy.Environment(initial_time=0)
         self.recorder = Recorder(self.env, self._observe if watcher else None)
-        self.ledgers = {run: [self._microgrid(site) for site in sites] for run, sites in plan.ledgers.items()}
+        powered = {site.name: site for sites in plan.ledgers.values() for site in sites}
+        signals = {name: site_signals(s, scenario.start, scenario.horizon_ms) for name, s in powered.items()}
+        self.ledgers = {
+            run: [
+                SiteMicrogrid(s.name, signals[s.name], s.storage, s.grid_import_limit_kw, scenario.horizon_ms)
+                for s in sites
+            ]
+            for run, sites in plan.ledgers.items()
+        }
         node_ids = {site.name: number for number, site in enumerate(scenario.sites, 1)}
         self.sites = [
             Site(
@@ -93,6 +122,7 @@ class World:
                 scenario.workload,
                 [microgrids[index] for microgrids in self.ledgers.values()],
                 self.recorder,
+                plan.protocol,
             )
             for index, site in enumerate(plan.sites)
         ]
@@ -105,12 +135,12 @@ class World:
             self.learner,
             self.recorder,
             tokens_per_step=scenario.workload.tokens_per_step,
-            total_steps=scenario.workload.total_steps,
+            total_steps=plan.total_steps,
             schedule_steps=self._schedule_steps(),
             training=scenario.training,
+            protocol=plan.protocol,
         )
-        signals = {site.name: site_signals(site, scenario.start, scenario.horizon_ms) for site in plan.sites}
-        self.controller = Controller(self.env, plan.policy, self.sites, signals, self.recorder)
+        self.controller = Controller(self.env, plan.policy, scenario.control, self.sites, signals, self.recorder)
         self._connect()
 
     def run(self) -> None:
@@ -123,6 +153,7 @@ class World:
         self.env.process(self._stop_when_finished())
         over = self.env.process(self._end())
         if self.app is not None:
+            self.env.run(until=settle(self.env))
             self.app()
         else:
             self.env.process(self.federation.run())
@@ -136,7 +167,7 @@ class World:
     def tables(self) -> dict[str, RunTables]:
         """The results of each run this world accounts for."""
         weights = _digest(self.weights())
-        return {
+        found = {
             run: make_tables(
                 self.recorder,
                 microgrids,
@@ -146,15 +177,16 @@ class World:
                 eval_loss_initial=getattr(self.learner, "eval_loss_initial", None),
                 weights_sha256=weights,
                 accounting=self.scenario.accounting,
+                real_steps=self.federation.real_steps,
             )
             for run, microgrids in self.ledgers.items()
         }
-
-    def _microgrid(self, site: SiteSpec) -> SiteMicrogrid:
-        signals = site_signals(site, self.scenario.start, self.scenario.horizon_ms)
-        return SiteMicrogrid(
-            site.name, signals, site.storage, site.grid_import_limit_kw, self.scenario.horizon_ms
-        )
+        for run, tables in found.items():
+            sites = list(self.plan.ledgers[run])
+            tables.summary["methods"] = methods(
+                self.scenario, sites, tables.intervals, tables.events, tables.segments
+            )
+        return found
 
     def _learner(self) -> Any:
         kind = self.scenario.training.learner
@@ -177,16 +209,18 @@ class World:
             self.weights = connect_learner(self.env, self.federation, self.learner)
 
     def _schedule_steps(self) -> int:
-        """The token budget, or, without one, what one site could train all the time."""
-        fastest_ms = min(site.step_ms for site in self.sites)
-        return self.scenario.workload.total_steps or max(1, int(self.scenario.horizon_ms / fastest_ms))
+        """As asked; else the token budget; without one, what one site could train all the time."""
+        one_site = max(1, int(self.scenario.horizon_ms / min(site.step_ms for site in self.sites)))
+        return self.scenario.training.schedule_steps or self.plan.total_steps or one_site
 
     def _stop_when_finished(self) -> Generator[simpy.Event, Any, None]:
         yield self.federation.finished
         self.controller.stop()
 
     def _end(self) -> Generator[simpy.Event, Any, None]:
-        yield settle(self.env, AT_THE_END, self.scenario.horizon_ms)
+        yield settle(self.env, delay=self.scenario.horizon_ms)
+        self.federation.over = True  # what ends at the horizon has ended; nothing begins there
+        yield settle(self.env, AT_THE_END)
         self.federation.end()
 
     def _observe(self, recorder: Recorder) -> None:

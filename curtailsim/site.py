@@ -16,6 +16,7 @@ import simpy
 
 from curtailsim.cluster import Cluster, Workload
 from curtailsim.energy.microgrid import SiteMicrogrid
+from curtailsim.protocol import Protocol
 from curtailsim.recorder import Recorder, Segment, finish_ms, steps_done
 
 Process = Generator[simpy.Event, Any, Any]
@@ -39,6 +40,9 @@ class Order:
         fetch: The site does not hold the model and has to fetch it first.
         report_every_ms: Report while training, this often; None: only at the end. [ms]
         report: Receives the reply so far.
+        startup_s: From dispatch to the first step, beside the cluster's own phases. [s]
+        return_s: From the last step to the reply, beside the cluster's own phases. [s]
+        over: Triggered when the round has ended.
     """
 
     round: int
@@ -49,6 +53,9 @@ class Order:
     fetch: bool = True
     report_every_ms: int | None = None
     report: Callable[[Any], None] = lambda reply: None
+    startup_s: float = 0.0
+    return_s: float = 0.0
+    over: simpy.Event | None = None
 
 
 class Site:
@@ -62,6 +69,7 @@ class Site:
         workload: The virtual model.
         microgrids: Where its facility power is drawn from; more than one when identical runs are accounted together.
         recorder: Where it writes what happens.
+        protocol: How it deals with the server.
     """
 
     def __init__(
@@ -73,8 +81,9 @@ class Site:
         workload: Workload,
         microgrids: list[SiteMicrogrid],
         recorder: Recorder,
+        protocol: Protocol,
     ) -> None:
-        self.env, self.name, self.node_id = env, name, node_id
+        self.env, self.name, self.node_id, self.protocol = env, name, node_id, protocol
         self.cluster, self.workload, self.microgrids, self.recorder = cluster, workload, microgrids, recorder
         self.step_ms = cluster.step_s(workload) * 1000
         self.watchers: list[Callable[[Site], None]] = []
@@ -82,11 +91,13 @@ class Site:
         self.ready_ms = 0
         self.holds: int | None = None
         self.bytes_moved = 0.0
-        self._network_kw, self._ended = 0.0, False
+        self.connected = False
+        self._network_kw, self._ended, self._released, self._killed = 0.0, False, False, False
         for microgrid in microgrids:
             microgrid.on_short = self._power_lost
         self._leaving = self._gone = env.event()
         self._working: simpy.Process | None = None
+        self._round_over: simpy.Event | None = None
 
     @property
     def facility_kw(self) -> float:
@@ -96,7 +107,7 @@ class Site:
     @property
     def ready(self) -> bool:
         """Whether it can be asked to work."""
-        return self.state in ("ready", "training") and not self.leaving
+        return self.connected and self.state in ("ready", "training") and not self.leaving
 
     @property
     def leaving(self) -> bool:
@@ -107,11 +118,18 @@ class Site:
         """Provision the cluster."""
         assert self.state == "off", self.state
         self._leaving, self._gone = self.env.event(), self.env.event()
+        self._released = self._killed = self.connected = False
         self.env.process(self._live())
 
     def leave(self) -> None:
         """Give the cluster back, gracefully."""
         if self.state != "off" and not self._leaving.triggered:
+            self._leaving.succeed()
+
+    def release(self) -> None:
+        """There is nothing left to do: go off."""
+        if self.state != "off" and not self._leaving.triggered:
+            self._released = True
             self._leaving.succeed()
 
     def fail(self, why: str) -> None:
@@ -128,6 +146,7 @@ class Site:
 
     def work(self, order: Order) -> simpy.Process:
         """Do what a round asks; the process's value is the reply, or None."""
+        self._round_over = order.over
         self._working = self.env.process(self._work(order))
         return self._working
 
@@ -163,35 +182,63 @@ class Site:
     def _live(self) -> Process:
         self.become("provisioning")
         self.recorder.event("provisioning_started", self.name)
-        delay = self.env.timeout(to_ms(self.cluster.provisioning_delay_s))
-        yield self.env.any_of([delay, self._leaving, self._gone])
-        if delay.processed and not self._leaving.triggered and not self._gone.triggered:
+        if (yield from self._wait(self.cluster.provisioning_delay_s)):
             self.ready_ms = self.env.now
             self.become("waiting")
             self.recorder.event("provisioned", self.name)
-            self._tell()
+            if (yield from self._wait(self.protocol.join_s)):
+                self.connected = True
+                self._tell()
             yield self.env.any_of([self._leaving, self._gone])
             if not self._gone.triggered:
                 self.become(self.phase, self._network_kw)
-                self.recorder.event("deprovision_started", self.name, self.round)
+                if not self._released:
+                    self.recorder.event("deprovision_started", self.name, self.round)
                 self._tell()
-        if self._working is not None and self._working.is_alive:
-            yield self._working
+        yield from self._drain()
         if self._ended:
             return
         self.holds = None
         self.become("off")
-        self.recorder.event("deprovisioned", self.name)
+        self.recorder.event("released" if self._released else "deprovisioned", self.name)
         self._tell()
+        yield self.env.timeout(to_ms(self.protocol.exit_s))
+        if self.state == "off":
+            self.connected = False
+
+    def _wait(self, duration_s: float) -> Process:
+        """Wait; whether nothing came in between."""
+        over = self.env.timeout(to_ms(duration_s))
+        yield self.env.any_of([over, self._leaving, self._gone])
+        return over.processed and not self._leaving.triggered and not self._gone.triggered
+
+    def _drain(self) -> Process:
+        """Let the work come to an end; what takes too long is lost."""
+        work, protocol = self._working, self.protocol
+        if work is None or self._gone.triggered:
+            return
+        waits_for_round = protocol.leaver_waits == "round_end" and self._round_over is not None
+        end = self._round_over if waits_for_round else work
+        if end is None or end.triggered or self._released:
+            return
+        late = [] if protocol.stop_timeout_s is None else [self.env.timeout(to_ms(protocol.stop_timeout_s))]
+        yield self.env.any_of([end, self._gone, *late])
+        if work.is_alive and not self._gone.triggered:
+            self.recorder.event("stop_forced", self.name, self.round, "it took too long; its work is lost")
+            self._killed = True
+            self._gone.succeed()
+            yield work
 
     def _work(self, order: Order) -> Process:
         self.round = order.round
         reply = None
-        if order.most_steps != 0 and (not order.fetch or (yield from self._fetch(order.called))):
+        ready = order.most_steps != 0 and (not order.fetch or (yield from self._fetch(order.called)))
+        if ready and (yield from self._phase("model_load", order.startup_s, order.called)):
             reply = yield from self._train(order)
-            yield from self._hand_over()
+        if reply is not None:
+            yield from self._hand_over(order.return_s)
         self._rest()
-        return reply
+        return None if self._killed else reply
 
     def _serve(self, round: int, train_s: float, called: simpy.Event, hand_over: bool) -> Process:
         self.round = round
@@ -202,9 +249,9 @@ class Site:
         self._rest()
         return done and not self._gone.triggered
 
-    def _hand_over(self) -> Process:
+    def _hand_over(self, return_s: float = 0.0) -> Process:
         """Write the model out and send it to the server, whatever happens but a power failure."""
-        yield from self._phase("serialisation", self.cluster.serialisation_s)
+        yield from self._phase("serialisation", self.cluster.serialisation_s + return_s)
         yield from self._transfer()
 
     def _fetch(self, called: simpy.Event) -> Process:
@@ -228,13 +275,14 @@ class Site:
         self, phase: str, duration_s: float, called: simpy.Event | None = None, network_kw: float = 0.0
     ) -> Process:
         """Be in a phase; whether it was completed.  With `called` it is given up when called or leaving."""
-        if self._gone.triggered:
+        stops = [] if called is None else [called, *([self._leaving] if self.protocol.stop_reaches_loading else [])]
+        if self._gone.triggered or (duration_s == 0 and any(stop.triggered for stop in stops)):
             return False
         if duration_s == 0:
-            return called is None or not self._leaving.triggered
+            return True
         self.become(phase, network_kw)
         over = self.env.timeout(to_ms(duration_s))
-        yield self.env.any_of([over, self._gone, *([called, self._leaving] if called is not None else [])])
+        yield self.env.any_of([over, self._gone, *stops])
         return over.processed and not self._gone.triggered
 
     def _train(self, order: Order) -> Process:
@@ -248,7 +296,8 @@ class Site:
             order.started.succeed()
         reply, learnt = None, 0
         limit = None if order.most_steps is None else segment.end_ms(order.most_steps)
-        stops = [order.called, self._leaving, self._gone]
+        deaf = self._leaving.triggered and not self.protocol.stop_reaches_loading
+        stops = [order.called, self._gone, *([] if deaf else [self._leaving])]
         while True:
             wake = [t for t in (limit, self._next_report(segment, order)) if t is not None]
             # A condition made of conditions dies with the first that triggers, so each wait is built anew.
@@ -266,7 +315,13 @@ class Site:
                 if not over:
                     order.report(reply)
             if over:
-                return reply
+                break
+        if not stopped and self.protocol.exhaustion_hang_s:
+            self.become("waiting")
+            yield self.env.any_of([self.env.timeout(to_ms(self.protocol.exhaustion_hang_s)), self._gone])
+            self.recorder.event("reply_lost", self.name, order.round, "it ran out of data and hung")
+            return None
+        return reply
 
     def _next_report(self, segment: Segment, order: Order) -> int | None:
         if order.report_every_ms is None:

@@ -11,19 +11,20 @@ constant in between and every integral is exact.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import vessim
 from vessim.dispatchable import Dispatchable
 
 from curtailsim.energy.signals import SiteSignals, Steps
 
-COLUMNS = (
+NUMBERS = (
     "start_ms",
     "end_ms",
-    "state",
-    "phase",
     "facility_kw",
     "network_kw",
     "generation_kw",
@@ -33,16 +34,17 @@ COLUMNS = (
     "surplus_stored_kw",
     "surplus_wasted_kw",
     "storage_kw",
-    "stored_kwh",
     "grid_import_kw",
     "mci_g_per_kwh",
     "average_ci_g_per_kwh",
     "price_per_mwh",
+    "stored_kwh",
 )
+"""What an interval is written down as, beside the site's state and phase."""
 
 
 class Absorption(vessim.GridConnection):
-    """The grid's side of the surplus: it exports exactly what the grid takes, whatever the site does. [W]"""
+    """The grid's side of the surplus: it exports exactly what the grid takes, whatever the site does. [W]."""
 
     def __init__(self) -> None:
         super().__init__("absorption", max_import=0.0)
@@ -52,9 +54,26 @@ class Absorption(vessim.GridConnection):
         """One point: what the grid takes now."""
         return self.taken_w, self.taken_w
 
+    def step(self, duration: float) -> None:
+        """Nothing to remember: there are no ramps."""
+
+
+class Import(vessim.GridConnection):
+    """The cluster's own connection, which only imports. [W]."""
+
+    def __init__(self, max_import_w: float | None) -> None:
+        super().__init__("grid", max_export=0.0, max_import=max_import_w)
+
+    def feasible_range(self, duration: float) -> tuple[float, float]:
+        """Up to its limit."""
+        return -math.inf if self.max_import is None else -self.max_import, 0.0
+
+    def step(self, duration: float) -> None:
+        """Nothing to remember: there are no ramps."""
+
 
 class Curtailment(Dispatchable):
-    """The sink for what nobody takes; its power is the curtailed power. [W]"""
+    """The sink for what nobody takes; its power is the curtailed power. [W]."""
 
     def __init__(self) -> None:
         super().__init__("curtailment")
@@ -75,6 +94,23 @@ class Curtailment(Dispatchable):
         return {"current_power": self.current_power}
 
 
+class InOrder(vessim.DispatchPolicy):
+    """Each resource in turn takes what it can of the imbalance that is left.
+
+    The same as Vessim's default policy where, as here, only the first resource has power it must take.  It asks each
+    resource for its range once; the microgrid checks ranges and balance afterwards.
+    """
+
+    def apply(
+        self, p_delta: float, duration: float, dispatchables: list[Dispatchable], grid_signals: Any = None
+    ) -> None:
+        """Set every resource's power. [W]."""
+        for resource in dispatchables:
+            low, high = resource.feasible_range(duration)
+            resource.current_power = max(low, min(high, p_delta))
+            p_delta -= resource.current_power
+
+
 class SiteMicrogrid:
     """A site's power supply and its ledger of intervals.
 
@@ -92,8 +128,7 @@ class SiteMicrogrid:
         self.name, self.signals, self.horizon_ms = name, signals, horizon_ms
         self.import_limit_kw = import_limit_kw
         self._absorption, self._curtailment = Absorption(), Curtailment()
-        limit_w = None if import_limit_kw is None else import_limit_kw * 1000
-        self._import = vessim.GridConnection("grid", max_export=0.0, max_import=limit_w)
+        self._import = Import(None if import_limit_kw is None else import_limit_kw * 1000)
         self.on_short: Callable[[], None] = lambda: None
         self._battery = storage and vessim.SimpleBattery(
             "storage", storage.capacity_kwh * 1000, storage.initial_soc, storage.min_soc, storage.c_rate
@@ -105,13 +140,13 @@ class SiteMicrogrid:
             1,
             [vessim.Producer("generation", _Watts(self._generation))],
             [d for d in (self._absorption, self._battery, self._curtailment, self._import) if d is not None],
-            vessim.DefaultDispatchPolicy(),
+            InOrder(),
             name=name,
         )
         self.change_ms = sorted({t for s in steps.values() for t in s.times_ms if 0 < t < horizon_ms})
         self._next = 0
-        self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-        self._since, self._row = 0, ()
+        self._numbers, self._words = array("d"), list[tuple[str, str]]()
+        self._since, self._storage_kw, self._row = 0, 0.0, ()
         self._state, self._phase, self.facility_kw, self._network_kw = "off", "off", 0.0, 0.0
         self._sample(0)
         self.wake_ms = self._dispatch(0)
@@ -138,6 +173,13 @@ class SiteMicrogrid:
             battery_kw = -self._battery.feasible_range(1.0)[0] / 1000
         return (surplus.at_ms(now_ms) if surplus else 0.0) + battery_kw + self.import_limit_kw
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The ledger so far: state, phase and NUMBERS of every interval."""
+        rows: npt.NDArray[np.float64] = np.array(self._numbers).reshape(-1, len(NUMBERS))
+        states, phases = zip(*self._words, strict=True) if self._words else ((), ())
+        return {"state": states, "phase": phases, **dict(zip(NUMBERS, rows.T, strict=True))}
+
     def close(self) -> None:
         """Write the last interval, up to the horizon."""
         while self._since < self.horizon_ms:
@@ -161,11 +203,10 @@ class SiteMicrogrid:
         before = self._battery.charge_level if self._battery else 0.0
         self.grid.finish(now_ms / 1000)
         after = self._battery.charge_level if self._battery else 0.0
-        for column, value in zip(self.columns.values(), (self._since, now_ms, *self._row), strict=True):
-            column.append(value)
-        self.columns["stored_kwh"][-1] = after / 1000
-        moved = self.columns["storage_kw"][-1] * (now_ms - self._since) / 3.6e6
+        moved = self._storage_kw * (now_ms - self._since) / 3.6e6
         assert abs((after - before) / 1000 - moved) <= 1e-9 * max(1.0, abs(after) / 1000), (before, after, moved)
+        self._numbers.extend((self._since, now_ms, *self._row, after / 1000))
+        self._words.append((self._state, self._phase))
         self._since = now_ms
 
     def _sample(self, now_ms: int) -> None:
@@ -234,10 +275,10 @@ class SiteMicrogrid:
         tolerance = 1e-9 * max(1.0, generation_kw, self.facility_kw)
         assert abs(surplus_kw - used_kw - charge_kw - wasted_kw) <= tolerance, (surplus_kw, used_kw, charge_kw, wasted_kw)
         assert abs(self.facility_kw - used_kw - discharge_kw - import_kw) <= tolerance, (self.facility_kw, used_kw)
+        self._storage_kw = storage_kw
         context = [math.nan if signal is None else signal.at_ms(now_ms) for signal in self._context]
-        load = (self._state, self._phase, self.facility_kw, self._network_kw)
-        surplus = (surplus_kw, used_kw, charge_kw, wasted_kw)
-        return (*load, generation_kw, takes_kw, *surplus, storage_kw, 0.0, import_kw + 0.0, *context)
+        load, surplus = (self.facility_kw, self._network_kw), (surplus_kw, used_kw, charge_kw, wasted_kw)
+        return (*load, generation_kw, takes_kw, *surplus, storage_kw, import_kw + 0.0, *context)
 
 
 class _Watts(vessim.Signal):

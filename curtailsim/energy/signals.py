@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import vessim
 
-from curtailsim.energy.traces import Trace, TraceError, TraceSpec, convert_constant, load_trace
+from curtailsim.energy.traces import Quantity, Trace, TraceError, TraceSpec, convert_constant, load_trace
 
 if TYPE_CHECKING:
     from curtailsim.scenario import Site
 
-QUANTITIES = {
+QUANTITIES: dict[str, Quantity] = {
     "mci": "carbon_intensity",
     "average_ci": "carbon_intensity",
     "price": "price",
@@ -102,7 +102,17 @@ def site_signals(site: Site, start: datetime, horizon_ms: int) -> SiteSignals:
     return SiteSignals(steps, loader.currency, tuple(loader.warnings), loader.summaries)
 
 
-def _load(spec: TraceSpec, quantity: Any) -> Trace:
+def mci_rows(site: Site) -> tuple[Any, Any]:
+    """Rows of a site's marginal intensity as they stand in its file: stamps [ms since 1970 UTC], values [g/kWh]."""
+    if not isinstance(site.mci, TraceSpec):
+        assert site.mci is not None
+        value, _ = convert_constant(site.mci.value, site.mci.unit, "carbon_intensity")
+        return np.array([0]), np.array([value])
+    trace = _load(site.mci, "carbon_intensity")
+    return trace.stamps, trace.values
+
+
+def _load(spec: TraceSpec, quantity: Quantity) -> Trace:
     """Read a file once for as long as it does not change: every run of a scenario asks for it."""
     try:
         stat = Path(spec.path).stat()
@@ -112,7 +122,7 @@ def _load(spec: TraceSpec, quantity: Any) -> Trace:
 
 
 @lru_cache(maxsize=64)
-def _load_once(kind: type[TraceSpec], spec: str, quantity: Any, mtime_ns: int, size: int) -> Trace:
+def _load_once(kind: type[TraceSpec], spec: str, quantity: Quantity, mtime_ns: int, size: int) -> Trace:
     return load_trace(kind.model_validate_json(spec), quantity=quantity)
 
 
@@ -147,7 +157,7 @@ class _Loader:
                 steps = Steps(steps.times_ms, np.maximum(steps.values, 0.0))
         self.steps[key] = steps
 
-    def read(self, key: str, spec: Any, quantity: str) -> Any:
+    def read(self, key: str, spec: Any, quantity: Quantity) -> Any:
         try:
             if not isinstance(spec, TraceSpec):
                 value, unit = convert_constant(spec.value, spec.unit, quantity)
@@ -163,7 +173,7 @@ class _Loader:
             self.problems.append((key, "changes between whole seconds of the scenario's clock; shift its start to whole seconds"))
             return None
         self.note_currency(trace.unit, quantity)
-        self.warnings += [f"{key}: {warning}" for warning in trace.warnings]
+        self.warnings += [f"{key}: {warning}" for warning in part.warnings]
         self.summaries[key] = part.summary()
         return Steps(offsets, part.values)
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import AwareDatetime, Field, field_validator, model_validator
+from pydantic import AwareDatetime, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from curtailsim.spec import Spec
 
@@ -81,8 +81,20 @@ class TimeParts(Spec):
         return [name for name in self.model_dump().values() if name is not None]
 
 
-Names = Annotated[tuple[str, ...], Field(min_length=1)]
-Filter = str | bool | int | float
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str | bool | int | float) else value
+
+
+def _time_tag(value: Any) -> str:
+    return "parts" if isinstance(value, dict | TimeParts) else "columns"
+
+
+Columns = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
+Time = Annotated[
+    Annotated[Columns, Tag("columns")] | Annotated[TimeParts, Tag("parts")],
+    Discriminator(_time_tag),
+]
+Filter = Annotated[tuple[str | bool | int | float, ...], BeforeValidator(_listed), Field(min_length=1)]
 Character = Annotated[str, Field(min_length=1, max_length=1)]
 
 
@@ -126,8 +138,8 @@ class TraceSpec(Spec):
     """
 
     path: str
-    time: str | Names | TimeParts = "time"
-    value: str | Names
+    time: Time = ("time",)
+    value: Columns
     unit: str
     tz: str | None = None
     label: Literal["start", "end"] = "start"
@@ -137,7 +149,7 @@ class TraceSpec(Spec):
     repeated_hour_column: str | None = None
     year: Annotated[int, Field(ge=1970, le=2200)] | None = None
     sort: bool = False
-    where: dict[str, Filter | tuple[Filter, ...]] = Field(default_factory=dict)
+    where: dict[str, Filter] = Field(default_factory=dict)
     sum_rows: bool = False
     duplicates: Literal["error", "mean", "first", "last"] = "error"
     fill: Literal["error", "hold", "zero", "interpolate"] = "error"
@@ -181,15 +193,9 @@ class TraceSpec(Spec):
             raise ValueError(f"sep and decimal cannot both be {self.sep!r}")
         return self
 
-    def value_columns(self) -> list[str]:
-        """Names of the value columns."""
-        return [self.value] if isinstance(self.value, str) else list(self.value)
-
     def time_columns(self) -> list[str]:
         """Names of the time columns."""
-        if isinstance(self.time, TimeParts):
-            return self.time.columns()
-        return [self.time] if isinstance(self.time, str) else list(self.time)
+        return self.time.columns() if isinstance(self.time, TimeParts) else list(self.time)
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +303,7 @@ def load_trace(spec: TraceSpec, *, base: Path | None = None, quantity: Quantity)
     stamps, end = filled.stamps, int(starts[-1] + steps[-1])
     shift_ms = _shift_ms(spec, rows.file, int(stamps[0]))
     trace = Trace(
-        source=f"{path.name} [{' + '.join(spec.value_columns())}]",
+        source=f"{path.name} [{' + '.join(spec.value)}]",
         stamps=stamps + shift_ms,
         values=filled.values,
         end=end + shift_ms,
@@ -447,7 +453,7 @@ def _parse_table(spec: TraceSpec, file: str, handle: Iterable[str]) -> _Table:
         raise TraceError(f"{file}: no header line; is the file empty, or skip_rows too large?")
     names = [name.strip() for name in header]
     extra = [] if spec.repeated_hour_column is None else [spec.repeated_hour_column]
-    needed = list(dict.fromkeys([*spec.time_columns(), *spec.value_columns(), *extra]))
+    needed = list(dict.fromkeys([*spec.time_columns(), *spec.value, *extra]))
     places = [_place(file, names, name, spec) for name in needed]
     accept = _filter(spec, file, names)
     rows: list[list[str]] = []
@@ -495,19 +501,15 @@ def _filter(spec: TraceSpec, file: str, names: list[str]) -> Callable[[list[str]
     if not spec.where:
         return None
     wanted = [
-        (_place(file, names, name, spec), {str(one).strip().casefold() for one in _several(value)})
-        for name, value in spec.where.items()
+        (_place(file, names, name, spec), {str(value).strip().casefold() for value in values})
+        for name, values in spec.where.items()
     ]
     return lambda row: all(row[place].strip().casefold() in values for place, values in wanted)
 
 
-def _several(value: Filter | tuple[Filter, ...]) -> tuple[Filter, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 def _require_rows(spec: TraceSpec, file: str, rows: int, lines: int) -> None:
     if rows == 0 and spec.where:
-        asked = ", ".join(f"{name} = {value}" for name, value in spec.where.items())
+        asked = ", ".join(f"{name} = {' or '.join(map(str, values))}" for name, values in spec.where.items())
         raise TraceError(f"{file}: no row has {asked}; check where against the {lines:,} lines of the file")
     if rows < 2:
         raise TraceError(f"{file}: {rows} data rows; at least two are needed, or no step can be told")
@@ -521,7 +523,7 @@ _GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?")
 def _values(spec: TraceSpec, table: _Table, warnings: list[str]) -> Floats:
     """Sum of the value columns; NaN where a value is missing, unless blanks mean 0."""
     total = np.zeros(len(table.lines))
-    for name in spec.value_columns():
+    for name in spec.value:
         column = _numbers(spec, table, name)
         missing = np.isnan(column)
         if spec.fill == "zero" and missing.any():
@@ -586,8 +588,8 @@ def _stamps(spec: TraceSpec, table: _Table, warnings: list[str]) -> Ints:
         return _elapsed_ms(spec, table)
     if isinstance(spec.time, TimeParts):
         return _stamps_of_parts(spec, spec.time, table, warnings)
-    texts = table.columns[spec.time_columns()[0]]
-    if not isinstance(spec.time, str):
+    texts = table.columns[spec.time[0]]
+    if len(spec.time) > 1:
         columns = (table.columns[name] for name in spec.time)
         texts = [" ".join(cell.strip() for cell in cells) for cells in zip(*columns, strict=True)]
     plain, abbreviations = _plain_texts(spec, table.file, texts)
@@ -866,13 +868,13 @@ def _with_passages(spec: TraceSpec, table: _Table, wall: _Wall, zone: tzinfo, ab
     if len(doubtful):
         first, last = doubtful[0], doubtful[-1]
         if spec.repeated_hour == "infer":
-            reason = "and is not followed by its repetition; set repeated_hour: first or second"
+            repair = "no repetition follows here; set repeated_hour: first or second"
         else:
-            reason = "; set repeated_hour: infer if both passages follow each other, or name a repeated_hour_column"
+            repair = "set repeated_hour: infer if both passages follow each other, or name a repeated_hour_column"
         raise table.mistake(
             first,
             f"{wall.texts[first]!r} (to {wall.texts[last]!r}, line {table.lines[last]}; {len(doubtful)} rows) occurs "
-            f"twice in {spec.tz}, where clocks go back {reason}".replace(" ;", ";"),
+            f"twice in {spec.tz}, where clocks go back; {repair}",
         )
     return replace(wall, passage=passage)
 
@@ -942,7 +944,7 @@ def _without_blanks(spec: TraceSpec, rows: _Rows, warnings: list[str]) -> _Rows:
     count = f"{missing.sum():,} of {len(missing):,} values"
     if spec.fill == "error":
         line = rows.lines[missing.argmax()]
-        names = " + ".join(repr(name) for name in spec.value_columns())
+        names = " + ".join(repr(name) for name in spec.value)
         raise TraceError(
             f"{rows.file}, line {line}: no value of {names} ({count} are missing); complete the file or set "
             "fill: hold, zero or interpolate"
@@ -1001,14 +1003,15 @@ def _intervals(spec: TraceSpec, rows: _Rows) -> tuple[Ints, Ints]:
     """Start of each row's interval and the row's own step, both in ms."""
     distances = np.diff(rows.stamps)
     declared = None if spec.step_s is None else round(spec.step_s * 1000)
-    if declared is not None and (distances < declared).any():
-        row = int((distances < declared).argmax()) + 1
+    limit = _largest_step(distances) if declared is None else declared
+    slack = HOUR_MS if limit is not None and limit >= DAY_MS else 0  # a local day has 23 to 25 hours
+    if declared is not None and (distances < declared - slack).any():
+        row = int((distances < declared - slack).argmax()) + 1
         raise TraceError(
             f"{rows.file}, line {rows.lines[row]}: {_duration(distances[row - 1])} after the row before, but step_s "
             f"says {_duration(declared)}"
         )
-    limit = _largest_step(distances) if declared is None else declared
-    gaps = np.zeros(len(distances), dtype=bool) if limit is None else distances > limit
+    gaps = np.zeros(len(distances), dtype=bool) if limit is None else distances > limit + slack
     if spec.label == "start":
         steps = _own_steps(np.append(distances, 0), np.append(gaps, True), declared)
         return rows.stamps, steps
@@ -1151,6 +1154,6 @@ def _span(start_ms: int, end_ms: int) -> str:
 
 def _duration(ms: float) -> str:
     for unit, size in (("d", DAY_MS), ("h", HOUR_MS), ("min", 60_000)):
-        if ms >= size and (ms * 10) % size == 0:
+        if ms >= size and (ms * 100) % size == 0:
             return f"{ms / size:g} {unit}"
     return f"{ms / 1000:g} s"

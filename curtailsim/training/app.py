@@ -1,13 +1,17 @@
 """A user's own ServerApp and ClientApp, unmodified, on the simulated clock.
 
 The ServerApp owns the clock while it runs: whenever it waits for replies or nodes, the simulation advances.  A site
-runs the ClientApp as soon as it is asked, in no simulated time; the reply's `num-examples` then say how long the
+runs the ClientApp as soon as it is free, in no simulated time; the reply's `num-examples` then say how long the
 site is busy.  A site that leaves before that is done does not reply.
+
+As in a real deployment a site works on one message at a time, and a message that was pushed gets an error for its
+reply if nothing better is to come.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +21,7 @@ import numpy as np
 import simpy
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import strategy_utils
 
@@ -57,7 +62,8 @@ class AppGrid(SimGrid):
         self.last_replies: list[Message] = []
         self._fractions = dict.fromkeys(contexts, 0.0)
         self._pending: dict[str, tuple[Message, simpy.Process]] = {}
-        self._sent = 0
+        self._turns = {site.name: simpy.Resource(env) for site in federation.sites}
+        self._sent, self._in_client = 0, False
 
     def get_node_ids(self) -> list[int]:
         """Nodes of the sites that are ready now."""
@@ -89,6 +95,8 @@ class AppGrid(SimGrid):
         batch = list(messages)
         identities = [f"message-{self._sent + index}" for index in range(len(batch))]
         self._sent += len(batch)
+        for message, identity in zip(batch, identities, strict=True):
+            message.metadata.__dict__["_message_id"] = identity  # as Flower does; replies refer to it
         works = self._start(batch, self.env.event())
         self._pending.update(zip(identities, zip(batch, works, strict=True), strict=True))
         return identities
@@ -100,8 +108,12 @@ class AppGrid(SimGrid):
         works = [self._pending[identity][1] for identity in known]
         if works and not any(work.triggered for work in works):
             self._advance(self.env.any_of(works))
-        arrived = [identity for identity in known if self._pending[identity][1].triggered]
-        return self._collect([self._pending.pop(identity) for identity in arrived])
+        arrived = [self._pending.pop(identity) for identity in known if self._pending[identity][1].triggered]
+        usable = self._collect(arrived)
+        answered = {reply.metadata.reply_to_message_id for reply in usable}
+        others = [message for message, _ in arrived if message.metadata.message_id not in answered]
+        error = Error(ErrorCode.NODE_UNAVAILABLE, "no usable reply")
+        return usable + [Message(error, reply_to=message) for message in others]
 
     def wait_for_nodes(self, _: float = 0.0) -> None:
         """In place of Flower's wall-clock sleep: advance to the next change of who is ready."""
@@ -109,7 +121,12 @@ class AppGrid(SimGrid):
         self._advance(self.federation.membership_change())
 
     def sleep(self, seconds: float) -> None:
-        """In place of the ServerApp's own wall-clock sleep: advance by as many simulated seconds."""
+        """In place of the ServerApp's own wall-clock sleep: advance by as many simulated seconds.
+
+        A ClientApp's sleep takes no time, since only its `num-examples` do.
+        """
+        if self._in_client:
+            return
         self._check_over()
         self._advance(self.env.timeout(round(seconds * 1000)))
 
@@ -133,13 +150,16 @@ class AppGrid(SimGrid):
 
     def _serve(self, message: Message, called: simpy.Event) -> Generator[simpy.Event, Any, Message | None]:
         site, kind, number = self.site(message), _kind(message), self.federation.number
-        if not site.ready:
-            return None
-        reply = self._run_client(message, site)
-        share = {MessageType.TRAIN: 1.0, MessageType.EVALUATE: self.evaluate_share}.get(kind, 0.0)
-        steps = examples_of(reply) / self.examples_per_step
-        done = yield site.serve(number, steps * share * site.step_ms / 1000, called, kind == MessageType.TRAIN)
-        if not done:
+        with self._turns[site.name].request() as turn:
+            yield turn
+            reply, done = None, False
+            if site.ready:
+                reply = self._run_client(message, site)
+                share = {MessageType.TRAIN: 1.0, MessageType.EVALUATE: self.evaluate_share}.get(kind, 0.0)
+                steps = examples_of(reply) / self.examples_per_step
+                train_s = steps * share * site.step_ms / 1000
+                done = yield site.serve(number, train_s, called, kind == MessageType.TRAIN)
+        if reply is None or not done:
             self.federation.recorder.event("reply_lost", site.name, number, "the site left, or the reply came too late")
             return None
         if kind == MessageType.TRAIN:
@@ -147,11 +167,14 @@ class AppGrid(SimGrid):
         return reply
 
     def _run_client(self, message: Message, site: Site) -> Message:
+        self._in_client = True
         try:
             return self.client_app(message, self.contexts[site.name])
         except Exception as error:
             self.federation.recorder.event("client_failed", site.name, self.federation.number, repr(error))
-            return Message(Error(code=0, reason=repr(error)), reply_to=message)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, repr(error)), reply_to=message)
+        finally:
+            self._in_client = False
 
     def _count(self, site: Site, exact: float, loss: float | None) -> None:
         """Count whole virtual steps; a fraction is carried over to the site's next reply."""
@@ -166,18 +189,21 @@ class AppGrid(SimGrid):
 
     def _collect(self, exchanges: list[tuple[Message, simpy.Process]]) -> list[Message]:
         """The usable replies in the order of site names; a round is complete when trained ones arrive."""
-        replies = {self.site(message).name: (message, work.value) for message, work in exchanges if work.value is not None}
-        named = {name: replies[name][1] for name in sorted(replies)}
+        answers = [(self.site(message).name, work.value) for message, work in exchanges if work.value is not None]
+        answers.sort(key=lambda answer: answer[0])
         kinds = {_kind(message) for message, _ in exchanges}
         if MessageType.TRAIN in kinds:
-            rejected = {name: fault for name, reply in named.items() if (fault := fault_of(reply))}
-            named = {name: reply for name, reply in named.items() if name not in rejected}
-            self.last_replies = list(named.values()) or self.last_replies
-            outcome = Outcome(bool(named), rejected, mean_loss(list(named.values())), None)
-            self.federation.close_round(self._began, list(named), outcome)
+            rejected = {name: fault for name, reply in answers if (fault := fault_of(reply))}
+            answers = [(name, reply) for name, reply in answers if not fault_of(reply)]
+            replies = [reply for _, reply in answers]
+            self.last_replies = replies or self.last_replies
+            names = list(dict.fromkeys(name for name, _ in answers))
+            self.federation.recorder.event("round_ended", round=self.federation.number, detail=" ".join(names))
+            outcome = Outcome(bool(replies), rejected, mean_loss(replies), None)
+            self.federation.close_round(self._began, names, outcome)
         elif MessageType.EVALUATE in kinds and self.federation.recorder.rounds:
-            self.federation.recorder.rounds[-1]["eval_loss"] = mean_loss(list(named.values()))
-        return list(named.values())
+            self.federation.recorder.rounds[-1]["eval_loss"] = mean_loss([reply for _, reply in answers])
+        return [reply for _, reply in answers]
 
 
 def _kind(message: Message) -> str:
@@ -206,8 +232,13 @@ def run_server_app(app: ServerApp, grid: AppGrid, run_config: dict[str, Any], se
 @contextmanager
 def _simulated_sleep(grid: AppGrid) -> Iterator[None]:
     """Flower sleeps until enough nodes are there, an app perhaps between polls: let the simulation advance instead."""
-    flower_sleep, own_sleep = strategy_utils.sleep, time.sleep
-    strategy_utils.sleep, time.sleep = grid.wait_for_nodes, grid.sleep
+    flower_sleep, own_sleep, owner = strategy_utils.sleep, time.sleep, threading.get_ident()
+
+    def sleep(seconds: float) -> None:
+        """Other threads have nothing to do with the simulation."""
+        (grid.sleep if threading.get_ident() == owner else own_sleep)(seconds)
+
+    strategy_utils.sleep, time.sleep = grid.wait_for_nodes, sleep
     try:
         yield
     finally:

@@ -66,6 +66,7 @@ def build_learner(scenario: Scenario, sites: list[Site], is_pooled: bool) -> Str
         contexts,
         lambda name: by_name[name].last_losses,
         evaluate,
+        scenario.seed,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
@@ -15,7 +16,7 @@ import simpy
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Strategy, strategy_utils
 from flwr.supercore.task_identity import TaskIdentity
 
 from curtailsim.federation import Federation, Outcome, Work
@@ -92,6 +93,10 @@ def make_context(site: Site, partition: int, partitions: int, run_config: dict[s
     return Context(RUN_ID, site.node_id, node_config, RecordDict(), dict(run_config or {}))
 
 
+class TooFewSites(Exception):
+    """A strategy wants more nodes than there are; Flower would sleep until they come."""
+
+
 class StrategyLearner:
     """Trains real models at the sites and merges them by a Flower strategy.
 
@@ -104,6 +109,7 @@ class StrategyLearner:
         contexts: Each site's context, by site name.
         losses: The per-step training losses of a site's last training.
         evaluate: Held-out loss of a global model. [nats/byte]
+        seed: Of the strategy's sampling.
     """
 
     def __init__(
@@ -114,16 +120,26 @@ class StrategyLearner:
         contexts: dict[str, Context],
         losses: Callable[[str], list[float]],
         evaluate: Callable[[ArrayRecord], float | None],
+        seed: int = 0,
     ) -> None:
         self.strategy, self.arrays, self.client_app, self.contexts = strategy, arrays, client_app, contexts
-        self.losses, self.evaluate = losses, evaluate
+        self.losses, self.evaluate, self.seed = losses, evaluate, seed
         self.eval_loss_initial = self.eval_loss = evaluate(arrays)
         self.grid: SimGrid | None = None
 
     def open(self, number: int, sites: list[Site]) -> dict[str, Message]:
-        """What the strategy sends to the sites it picks."""
+        """What the strategy sends to the sites it picks; nothing if it wants more sites than there are."""
         assert self.grid is not None
-        messages = self.strategy.configure_train(number, self.arrays, ConfigRecord(), self.grid)
+        state, flower_sleep = random.getstate(), strategy_utils.sleep
+        random.seed(f"{self.seed} strategy {number}")  # Flower's sampling draws from the global generator
+        strategy_utils.sleep = _refuse_to_sleep
+        try:
+            messages = list(self.strategy.configure_train(number, self.arrays, ConfigRecord(), self.grid))
+        except TooFewSites:
+            return {}
+        finally:
+            random.setstate(state)
+            strategy_utils.sleep = flower_sleep
         return {self.grid.site(message).name: message for message in messages}
 
     def learn(self, message: Message, previous: Message | None, work: Work) -> tuple[Message, list[float]]:
@@ -161,6 +177,10 @@ class StrategyLearner:
         self.arrays = arrays
         self.eval_loss = self.evaluate(arrays)
         return Outcome(True, rejected, mean_loss(good), self.eval_loss)
+
+
+def _refuse_to_sleep(_: float) -> None:
+    raise TooFewSites
 
 
 def metrics_of(reply: Message) -> MetricRecord:

@@ -107,7 +107,7 @@ class AdamW(InnerOptimizerSpec):
     """
 
     type: Literal["adamw"] = "adamw"
-    learning_rate: PositiveFloat = 1e-2
+    learning_rate: PositiveFloat = 7e-3
     betas: tuple[DecayRate, DecayRate] = (0.9, 0.95)
     epsilon: PositiveFloat = 1e-8
 
@@ -312,6 +312,7 @@ class FedAdagrad(AdaptiveServer):
     """Adagrad on the server."""
 
     type: Literal["fedadagrad"]
+    eta: PositiveFloat = 0.03
 
 
 class FedProx(Spec):

@@ -216,7 +216,7 @@ def test_q08_infers_the_repeated_hour() -> None:
     with pytest.raises(TraceError, match=r"line 25: no value of 'Germany/Austria/Luxembourg\[€/MWh\]' \(25 of 48"):
         load_trace(ends_in_september, base=shared_data("quirks"), quantity="price")
     trace = load_trace(
-        spec.model_copy(update={"value": "Denmark 1[€/MWh]"}), base=shared_data("quirks"), quantity="price"
+        spec.model_copy(update={"value": ("Denmark 1[€/MWh]",)}), base=shared_data("quirks"), quantity="price"
     )
     march = trace.stamps[trace.stamps < ms("2018-06-01")]
     october = trace.stamps[trace.stamps > ms("2018-06-01")]
@@ -586,12 +586,23 @@ def test_repeated_hour_naive_is_named(tmp_path: Path) -> None:
 def test_midnight_that_does_not_exist(tmp_path: Path) -> None:
     """A daily profile anchored at midnight loads in Santiago, where one midnight is skipped."""
     text = "time,value\n" + "".join(f"2014-09-0{day} 00:00,{day}\n" for day in range(4, 10))
-    trace = load(tmp_path, text, tz="America/Santiago", fill="hold")
+    trace = load(tmp_path, text, tz="America/Santiago")
     assert trace.stamps[3] == ms("2014-09-07T04:00")
     assert "line 5: '2014-09-07 00:00' does not exist in America/Santiago" in trace.warnings[0]
     periods = "day,period,value\n" + "".join(f"2014-09-07,{period},{period}\n" for period in range(1, 24))
     trace = load(tmp_path, periods, time={"date": "day", "period": "period"}, step_s=3600, tz="America/Santiago")
     assert (trace.stamps[0], trace.end) == (ms("2014-09-07T04:00"), ms("2014-09-08T03:00"))
+
+
+@pytest.mark.parametrize("step_s", [None, 86_400])
+def test_local_days_have_23_to_25_hours(tmp_path: Path, step_s: float | None) -> None:
+    """Daily rows stamped in local time have no gap where clocks change; an absent day is one."""
+    days = np.arange("2021-03-01", "2021-11-20", dtype="datetime64[D]")
+    text = "time,value\n" + "".join(f"{day},{row}\n" for row, day in enumerate(days))
+    trace = load(tmp_path, text, tz="America/Los_Angeles", step_s=step_s)
+    assert set(trace.durations_ms() // 3_600_000) == {23, 24, 25}
+    with pytest.raises(TraceError, match="a gap: 2021-05-"):
+        load(tmp_path, without(text, 70), tz="America/Los_Angeles", step_s=step_s)
 
 
 def test_standard_time_read_as_prevailing_time(tmp_path: Path) -> None:
@@ -789,6 +800,24 @@ def test_spec_mistakes(spec: dict[str, Any], message: str) -> None:
     """Options that contradict each other are refused before any file is read."""
     with pytest.raises(ValidationError, match=message):
         TraceSpec(**{"path": "x.csv", "value": "v", "unit": "kW"} | spec)
+
+
+def test_one_mistake_in_time_is_one_problem() -> None:
+    """The forms of `time` do not multiply its problems."""
+    with pytest.raises(ValidationError) as caught:
+        TraceSpec.model_validate(
+            {"path": "x.csv", "value": "v", "unit": "kW", "time": {"date": "d", "hourending": "h"}}
+        )
+    (problem,) = caught.value.errors()
+    assert (problem["loc"], problem["type"]) == (("time", "parts", "hourending"), "extra_forbidden")
+
+
+def test_spec_survives_writing_and_reading() -> None:
+    """A resolved spec, as written into a results folder, reads as the same spec."""
+    spec = TraceSpec.model_validate(
+        {"path": "x.csv", "time": ["a", "b"], "value": "v", "unit": "kW", "where": {"a": 1, "b": ["x", "y"]}}
+    )
+    assert TraceSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
 def test_unit_is_required() -> None:

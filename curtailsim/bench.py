@@ -1,0 +1,247 @@
+"""How fast is the simulator?  Ratios against plain loops and neighbours, so that they hold on any machine.
+
+    coupling   a run against the same optimiser steps in a plain PyTorch loop
+    energy     a year of three microgrids against `vessim.Environment` alone
+    rounds     a Flower round whose clients do nothing
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from curtailsim.spec import Problem, ScenarioError, near_match
+
+if TYPE_CHECKING:
+    from curtailsim.metrics import RunTables
+    from curtailsim.scenario import Scenario
+    from curtailsim.site import Site
+    from curtailsim.training.corpus import Corpus
+    from curtailsim.training.flower import StrategyLearner
+
+SCENARIO = Path("scenarios/three_sites.yaml")
+PAIRS = 5
+QUARTER = ("workload.total_tokens=3.2e9", "baselines=[]")
+TOKENS_ONLY = ("workload.total_tokens=null", "baselines=[]", "training.learner={type: tokens_only}")
+YEAR = (
+    *TOKENS_ONLY,
+    "start=2021-03-12T00:00:00Z",
+    "duration_h=8760",
+    *(f"sites.*.{signal}.wrap=true" for signal in ("generation", "absorption", "mci", "price")),
+)
+
+
+def run(what: str = "all") -> Iterator[str]:
+    """Measure one thing, or all of them; a line for each figure as it is known.
+
+    Raises:
+        ScenarioError: There is no such measurement, or this is not the root of a clone.
+    """
+    if what not in (*BENCHMARKS, "all"):
+        raise ScenarioError("bench", [Problem("what", f"{what!r} is unknown{near_match(what, [*BENCHMARKS, 'all'])}")])
+    if not SCENARIO.is_file():
+        raise ScenarioError("bench", [Problem(str(SCENARIO), "is not here; start it from the root of a clone")])
+    for name, measure in BENCHMARKS.items():
+        if what in (name, "all"):
+            for line in measure():
+                yield f"{name}: {line}"
+
+
+def _target(value: float, most: float, unit: str = "") -> str:
+    verdict = "met" if value <= most else "missed"
+    return f"{value:.3g}{unit} (target: at most {most:g}{unit}, {verdict})"
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+# --- coupling --------------------------------------------------------------------------------------------------------
+
+
+def coupling() -> Iterator[str]:
+    """The curtailment-aware run against a plain loop: same steps, same batches, same evaluations."""
+    import torch
+
+    from curtailsim.scenario import GptLearner, load
+    from curtailsim.simulation import HEADLINE, plans, simulate
+    from curtailsim.training.corpus import assemble
+
+    scenario = load(SCENARIO, QUARTER)
+    assert isinstance(scenario.training.learner, GptLearner)
+    corpus, plan = assemble(scenario.training.learner.corpus), next(iter(plans(scenario)))
+    torch.set_num_threads(scenario.threads)
+    tables = simulate(scenario, plan)[HEADLINE]  # warms up, too: traces, text and kernels
+    evaluations = 1 + int(tables.rounds.eval_loss.notna().sum())
+    yield (
+        f"A = curtailment-aware run of {SCENARIO}, a quarter of its tokens, from the loaded scenario to tables in "
+        f"memory; B = plain PyTorch loop over one model, the same {len(tables.loss):,} optimiser steps on the same "
+        f"batches, the same {evaluations} evaluations; {scenario.threads} thread, after imports, reading and a warm-up"
+    )
+    pairs = []
+    for _ in range(PAIRS):
+        ours = _seconds(lambda: simulate(scenario, plan))
+        pairs.append((ours, _seconds(lambda: plain_loop(scenario, corpus, tables))))
+    listed = ", ".join(f"{ours:.2f}/{plain:.2f}" for ours, plain in pairs)
+    yield f"A/B = {_target(median(a / b for a, b in pairs), 1.05)}; median of {PAIRS} interleaved pairs, in s: {listed}"
+
+
+def plain_loop(scenario: Scenario, corpus: Corpus, tables: RunTables) -> float:
+    """The optimiser steps and evaluations of a run and nothing else; returns the last loss. [nats/byte]."""
+    import torch
+
+    from curtailsim.scenario import GptLearner
+    from curtailsim.training.corpus import Batches, spaced_windows, split
+    from curtailsim.training.model import Gpt, share_storage
+    from curtailsim.training.specs import AdamW
+
+    spec = scenario.training.learner
+    assert isinstance(spec, GptLearner) and isinstance(spec.inner_optimizer, AdamW)
+    own, limit = spec.inner_optimizer, spec.inner_optimizer.gradient_clip
+    texts = split(corpus, [site.name for site in scenario.sites], spec.corpus, scenario.seed)
+    sizes = (spec.sequence_bytes, spec.batch_sequences, scenario.seed)
+    batches = {name: Batches(text.training, *sizes, name) for name, text in texts.items()}
+    windows = spaced_windows(corpus.validation, spec.sequence_bytes, spec.evaluation_bytes // spec.sequence_bytes)
+    model = Gpt(spec, scenario.seed)
+    vector = share_storage(model)
+    optimizer = torch.optim.AdamW([vector], own.learning_rate, own.betas, own.epsilon, fused=True, weight_decay=0.0)
+    positions, losses = dict.fromkeys(batches, 0), []
+    moments = [0.0, *tables.rounds.time_s[tables.rounds.eval_loss.notna()]]
+    steps = [(now, site) for now, site in zip(tables.loss.time_s, tables.loss.site, strict=True)]
+    for _, site in sorted([*((now, "") for now in moments), *steps]):
+        if not site:
+            with torch.no_grad():
+                float(model.loss(torch.from_numpy(windows)))
+            continue
+        optimizer.zero_grad(set_to_none=False)
+        loss = model.loss(torch.from_numpy(batches[site][positions[site]]))
+        loss.backward()
+        if limit is not None:
+            torch.nn.utils.clip_grad_norm_([vector], limit)
+        optimizer.param_groups[0]["lr"] = own.learning_rate * spec.lr_schedule.factor(len(losses) / len(steps))
+        optimizer.step()
+        positions[site] += 1
+        losses.append(loss.detach())
+    return float(torch.stack(losses)[-1])
+
+
+# --- energy ----------------------------------------------------------------------------------------------------------
+
+
+def energy() -> Iterator[str]:
+    """A year of three sites, in a process of its own each."""
+    yield (
+        f"three sites of {SCENARIO}, one year at 5 minutes (the traces repeated); A = our curtailment-aware run, "
+        "tokens_only, with clusters, policy and tables; B = vessim.Environment and its Recorder, in memory, on the same "
+        "microgrids with a constant load; both from signals in memory, each in a process of its own"
+    )
+    pairs = [(_measure("ours"), _measure("vessim")) for _ in range(3)]
+    ours, theirs = ([pair[index] for pair in pairs] for index in (0, 1))
+    listed = ", ".join(f"{a['seconds']:.2f}/{b['seconds']:.2f}" for a, b in pairs)
+    ratio = median(a["seconds"] / b["seconds"] for a, b in pairs)
+    yield f"A/B = {_target(ratio, 1)}; median of {len(pairs)} interleaved pairs, in s: {listed}"
+    peak = max(one["peak_mb"] for one in ours)
+    yield f"peak memory: A {_target(peak, 500, ' MB')}, B {max(one['peak_mb'] for one in theirs):.0f} MB"
+    yield f"of A, {ours[0]['rows']:,} intervals; reading and checking {ours[0]['reading_s']:.2f} s, not counted"
+
+
+def _measure(who: str) -> dict[str, Any]:
+    """Run this module in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", "curtailsim.bench", who], capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _year(who: str) -> dict[str, Any]:
+    """What `_measure` asks for."""
+    import resource
+
+    from curtailsim.scenario import load
+
+    began = time.perf_counter()
+    scenario = load(SCENARIO, YEAR)
+    reading_s = time.perf_counter() - began
+    rows = _year_of_ours(scenario) if who == "ours" else _year_of_vessim(scenario)
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+    return {**rows, "reading_s": reading_s, "peak_mb": peak_mb}
+
+
+def _year_of_ours(scenario: Scenario) -> dict[str, Any]:
+    from curtailsim.simulation import HEADLINE, plans, simulate
+
+    began = time.perf_counter()
+    tables = simulate(scenario, next(iter(plans(scenario))))[HEADLINE]
+    return {"seconds": time.perf_counter() - began, "rows": len(tables.intervals)}
+
+
+def _year_of_vessim(scenario: Scenario) -> dict[str, Any]:
+    from curtailsim.energy.neighbour import environment, simulate
+
+    world, recorder = environment(scenario, load_kw=scenario.sites[0].cluster.facility_kw("training"))
+    began = time.perf_counter()
+    simulate(world, scenario)
+    return {"seconds": time.perf_counter() - began, "rows": len(recorder.log) * len(scenario.sites)}
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+
+def rounds() -> Iterator[str]:
+    """Flower rounds on the clock whose clients return what they were sent."""
+    import torch
+
+    from curtailsim.scenario import load
+    from curtailsim.simulation import World, plans
+    from curtailsim.training.build import connect_learner
+
+    torch.set_num_threads(1)
+    scenario = load(SCENARIO, [*TOKENS_ONLY, "policy={type: always}", "duration_h=72"])
+    took = []
+    for _ in range(PAIRS):
+        world = World(scenario, next(iter(plans(scenario))))
+        learner = _idle_learner(world.sites)
+        world.federation.learner = learner
+        connect_learner(world.env, world.federation, learner)
+        took.append(_seconds(world.run) / world.federation.number * 1000)
+    size = sum(array.numpy().nbytes for array in learner.arrays.values()) / 1e6
+    yield (
+        f"{world.federation.number} FedAvg rounds of {len(world.sites)} sites on the clock, microgrids included; "
+        f"the clients return the {size:.2f} MB model they were sent"
+    )
+    yield f"{_target(median(took), 10, ' ms')} per round; median of {len(took)} runs: {', '.join(f'{t:.2f}' for t in took)}"
+
+
+def _idle_learner(sites: list[Site]) -> StrategyLearner:
+    """A learner like the built-in one, with its default model, whose clients do nothing."""
+    from flwr.app import Context, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+
+    from curtailsim.training.build import build_strategy
+    from curtailsim.training.flower import StrategyLearner, make_context, prepare
+    from curtailsim.training.learner import initial_arrays, to_record
+    from curtailsim.training.specs import FedAvg, GptLearner
+
+    prepare()
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, _: Context) -> Message:
+        metrics = MetricRecord({"num-examples": 1, "loss": 0.0})
+        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
+
+    arrays = to_record(initial_arrays(GptLearner(), seed=0))
+    contexts = {site.name: make_context(site, number, len(sites)) for number, site in enumerate(sites)}
+    return StrategyLearner(build_strategy(FedAvg()), arrays, app, contexts, lambda name: [], lambda arrays: None)
+
+
+BENCHMARKS: dict[str, Callable[[], Iterator[str]]] = {"coupling": coupling, "energy": energy, "rounds": rounds}
+
+if __name__ == "__main__":
+    print(json.dumps(_year(sys.argv[1])))
