@@ -1,8 +1,8 @@
 """What happens to emissions, cost, wasted renewable energy and the loss when a language model trains on curtailment?
 
-    scenario = load("scenarios/three_sites.yaml", ["policy.release_delay_s=300"])
-    results = run(scenario)
-    results.summary["emission_ratio"], results.rounds("curtailment_aware")
+scenario = load("scenarios/three_sites.yaml", ["policy.release_delay_s=300"])
+results = run(scenario)
+results.summary["emission_ratio"], results.rounds("curtailment_aware")
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ def methods(
         events: Its events.
         segments: Its training segments.
     """
-    found = {"exact": _exact(scenario, intervals), "training_only": _exact(scenario, intervals[intervals.phase == "training"])}
+    found = {
+        "exact": _exact(scenario, intervals),
+        "training_only": _exact(scenario, intervals[intervals.phase == "training"]),
+    }
     rules = scenario.accounting.notebook
     if rules is not None and all(site.mci is not None for site in sites):
         for name, idle in (("notebook", True), ("notebook_training_only", False)):
@@ -60,7 +63,9 @@ def _exact(scenario: Scenario, intervals: pd.DataFrame) -> Figures:
     else:
         from_storage = (-intervals.storage_kw).clip(lower=0)
         curtailed = (intervals.surplus_used_kw + from_storage) * (intervals.end_s - intervals.start_s) / 3600
-    return _figures(float(kwh.sum()), float((kwh * intervals.mci_g_per_kwh).sum(skipna=False) / 1000), float(curtailed.sum()))
+    return _figures(
+        float(kwh.sum()), float((kwh * intervals.mci_g_per_kwh).sum(skipna=False) / 1000), float(curtailed.sum())
+    )
 
 
 def _sampled(

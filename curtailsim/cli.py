@@ -1,4 +1,4 @@
-"""The command line: run, check, report, regress, data, bench."""
+"""The command line: run, check, report, compare, regress, data, bench."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ app = typer.Typer(
     "only where and when renewable power would otherwise be thrown away?  One scenario file, one simulated clock, "
     "real Flower and PyTorch training, one reproducible run.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Generate or verify the traces of the built-in scenarios.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="Generate and verify the traces of the built-in scenarios, or fetch published ones."
+)
 app.add_typer(data_app, name="data")
 
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file, such as scenarios/three_sites.yaml.")]
+ScenarioFile = Annotated[
+    Path, typer.Argument(metavar="SCENARIO", help="Scenario file, such as scenarios/three_sites.yaml.")
+]
 ResultsFolder = Annotated[Path, typer.Argument(metavar="RESULTS", help="Results folder, such as results/three_sites.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a value, such as policy.release_delay_s=300 (repeatable)."),
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Override a value, such as policy.release_delay_s=300 (repeatable)."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but mistakes.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
@@ -69,9 +75,11 @@ def check(scenario: ScenarioFile, overrides: Overrides = None, quiet: Quiet = Fa
     """Validate a scenario and its traces without running it."""
     with _mistakes():
         from curtailsim.energy.signals import site_signals
+        from curtailsim.results import check_learner
         from curtailsim.scenario import load
 
         loaded = load(scenario, overrides or ())
+        check_learner(loaded)
         if quiet:
             return
         for site in loaded.sites:
@@ -80,11 +88,18 @@ def check(scenario: ScenarioFile, overrides: Overrides = None, quiet: Quiet = Fa
                 print(f"{site.name}.{name}: {summary}")
             for warning in signals.warnings:
                 print(f"{site.name}: warning: {warning}")
-        print(f"{scenario}: no mistakes; {len(loaded.sites)} sites, {loaded.duration_h:g} h from {loaded.start:%Y-%m-%dT%H:%MZ}")
+        span = f"{loaded.duration_h:g} h from {loaded.start:%Y-%m-%dT%H:%MZ}"
+        print(f"{scenario}: no mistakes; {len(loaded.sites)} sites, {span}")
 
 
 @app.command()
-def report(results: ResultsFolder, as_json: Json = False) -> None:
+def report(
+    results: ResultsFolder,
+    as_json: Json = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the comparison with published figures as a Markdown table.")
+    ] = False,
+) -> None:
     """Print the tables of a results folder again."""
     with _mistakes():
         from curtailsim.report import show
@@ -93,8 +108,60 @@ def report(results: ResultsFolder, as_json: Json = False) -> None:
         opened = open_results(results)
         if as_json:
             print(json.dumps(opened.summary, indent=2))
+        elif as_markdown:
+            from curtailsim.reference import markdown
+
+            print(markdown(opened))
         else:
             show(opened, _console())
+
+
+@app.command()
+def compare(
+    results: ResultsFolder,
+    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="Results folder to compare with.")] = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            "--events", metavar="LOG.csv", help="Event log to compare with: a published one, or an events.csv."
+        ),
+    ] = None,
+    run_name: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="NAME",
+            help="Only this run; else the numbers of all and the curtailment-aware one's events.",
+        ),
+    ] = None,
+    clients: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--client",
+            metavar="NAME=SITE",
+            help="Site of a client of the log (repeatable); by default client_0=california, client_1=texas, "
+            "client_2=south_australia.",
+        ),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Events farther apart than this are no pair; no limit by default."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, and nothing else.")] = False,
+) -> None:
+    """Compare a run with another one, number by number and event by event, or with an event log.
+
+    Differences are RESULTS minus OTHER or LOG.csv: a positive time error is late, a missing event is only in the
+    other, an extra one only in RESULTS.  Events are paired by kind, site and order.
+    """
+    with _mistakes():
+        from curtailsim import compare as comparing
+
+        found = comparing.compare(results, other, log=events, run=run_name, clients=clients or (), within_s=within)
+        if as_json:
+            print(json.dumps(found.to_json(), indent=2))
+        else:
+            comparing.show(found, _console())
 
 
 @app.command()
@@ -139,17 +206,18 @@ def data_generate(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the weather and the grid.")] = None,
 ) -> None:
     """Write the synthetic traces of California, Texas and South Australia (needs the extra curtailsim[data])."""
-    with _mistakes():
+    with _mistakes(), _generator_mistakes():
         from curtailsim import generator
 
-        chosen = {key: value for key, value in (("start", start), ("days", days), ("seed", seed)) if value is not None}
+        asked: dict[str, Any] = {"start": start, "days": days, "seed": seed}
+        chosen = {key: value for key, value in asked.items() if value is not None}
         print(f"wrote {generator.generate(out, **chosen)} and the files it lists")
 
 
 @data_app.command("verify")
 def data_verify(folder: Annotated[Path, typer.Argument(help="Folder with a manifest.json.")] = Path("data")) -> None:
     """Regenerate the traces in memory and compare them with a folder; exit code 1 if they differ."""
-    with _mistakes():
+    with _mistakes(), _generator_mistakes():
         from curtailsim import generator
 
         checks = generator.verify(folder)
@@ -157,6 +225,18 @@ def data_verify(folder: Annotated[Path, typer.Argument(help="Folder with a manif
             print(f"{folder / found.name}: {found.detail}")
     if not all(found.equal for found in checks):
         raise typer.Exit(1)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which data set: curtail-llm.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; CURTAILSIM_DATA by default, else data.")] = None,
+) -> None:
+    """Download a published trace, checked, unless it is there already; it is not ours to ship."""
+    with _mistakes():
+        from curtailsim import download
+
+        print(download.fetch(name, out))
 
 
 @contextmanager
@@ -175,6 +255,18 @@ def _mistakes() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+@contextmanager
+def _generator_mistakes() -> Iterator[None]:
+    """A request the generator cannot meet, or a folder it cannot use, is one message and exit code 2."""
+    from curtailsim.generator import GeneratorError
+
+    try:
+        yield
+    except (GeneratorError, OSError) as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
 def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
@@ -191,7 +283,13 @@ def _progress(scenario: Scenario, hidden: bool) -> Iterator[tuple[Any, Any]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[info]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[info]}"),
+    )
     horizon, total = scenario.horizon_ms, scenario.workload.total_steps
     with Progress(*columns, console=Console(stderr=True), disable=hidden) as progress:
         tasks: dict[str, Any] = {}

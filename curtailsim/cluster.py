@@ -29,8 +29,12 @@ ACCELERATORS = {
     "H100": Accelerator(989e12, 110, 700, "NVIDIA H100 SXM data sheet (dense peak, board limit); idle: assumption"),
     "H200": Accelerator(989e12, 115, 700, "NVIDIA H200 SXM data sheet (dense peak, board limit); idle: assumption"),
     "B200": Accelerator(2250e12, 140, 1000, "NVIDIA DGX B200 data sheet (dense peak, board limit); idle: assumption"),
-    "MI300X": Accelerator(1307e12, 140, 750, "AMD Instinct MI300X data sheet (dense peak, board limit); idle: assumption"),
-    "V100": Accelerator(125e12, 40, 300, "NVIDIA V100 SXM2 data sheet (FP16 tensor peak, board limit); idle: assumption"),
+    "MI300X": Accelerator(
+        1307e12, 140, 750, "AMD Instinct MI300X data sheet (dense peak, board limit); idle: assumption"
+    ),
+    "V100": Accelerator(
+        125e12, 40, 300, "NVIDIA V100 SXM2 data sheet (FP16 tensor peak, board limit); idle: assumption"
+    ),
 }
 
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
-import simpy
-
+from curtailsim.clock import Clock, Process, to_ms
 from curtailsim.energy.signals import SiteSignals
 from curtailsim.policy import Always, Custom, SiteView, Threshold
 from curtailsim.protocol import Control
 from curtailsim.recorder import Recorder
-from curtailsim.site import Site, to_ms
-
-Process = Generator[simpy.Event, Any, None]
+from curtailsim.site import Site
 
 
 class Controller:
@@ -34,7 +28,7 @@ class Controller:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         policy: Always | Threshold | Custom,
         control: Control,
         sites: list[Site],

@@ -14,12 +14,10 @@ from typing import Any, Protocol
 
 import simpy
 
-from curtailsim.protocol import Protocol
+from curtailsim.clock import Clock, Process, everybody, settle, to_ms, trigger
+from curtailsim.protocol import RoundRules
 from curtailsim.recorder import Recorder, Segment
-from curtailsim.site import Order, Site, to_ms
-
-AFTER_EVERYTHING, AT_THE_END = 2, 3
-"""Priorities on the clock behind SimPy's own (0 and 1): when all else at this instant has happened."""
+from curtailsim.site import Order, Site
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class Federation:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         sites: list[Site],
         learner: Learner,
         recorder: Recorder,
@@ -124,7 +122,7 @@ class Federation:
         total_steps: int | None,
         schedule_steps: int,
         training: Any,
-        protocol: Protocol,
+        protocol: RoundRules,
     ) -> None:
         self.env, self.sites, self.learner, self.recorder = env, sites, learner, recorder
         self.tokens_per_step, self.total_steps, self.schedule_steps = tokens_per_step, total_steps, schedule_steps
@@ -143,7 +141,7 @@ class Federation:
         """Sites that can be asked to work, in the order of their names."""
         return sorted((site for site in self.sites if site.ready), key=lambda site: site.name)
 
-    def run(self) -> Generator[simpy.Event, Any, None]:
+    def run(self) -> Process:
         """Round after round, until the token budget is used up or the simulation ends."""
         at_once = self.protocol.round_opens == "at_once"
         while not self.over:
@@ -176,8 +174,8 @@ class Federation:
         self.over = True
         for site in self.sites:
             site.end()
-        self._trigger(self._changed)
-        self._trigger(self.ended)
+        trigger(self._changed)
+        trigger(self.ended)
 
     def membership_change(self) -> simpy.Event:
         """An event for the next time a site becomes ready or leaves."""
@@ -212,7 +210,7 @@ class Federation:
                 most_steps=shares[site.name],
                 fetch=site.holds != self.version,
                 startup_s=protocol.startup(len(sites), self.number == 1),
-                return_s=protocol.giving_back(len(sites)),
+                return_s=lambda: protocol.giving_back(sum(site.state != "off" for site in sites)),
                 over=over,
             )
             if report is not None:
@@ -224,14 +222,12 @@ class Federation:
                 self.env.process(self._close_when_left(site, works[site.name], called))
         done = self.env.process(everybody(list(works.values())))
         yield from self._call(timed, called, started, done)
-        self._trigger(called)
+        trigger(called)
         yield done
         over.succeed()
         return {name: progress[name] for name in sorted(progress) if works[name].value is not None}
 
-    def _call(
-        self, timed: bool, called: simpy.Event, started: simpy.Event, done: simpy.Event
-    ) -> Generator[simpy.Event, Any, None]:
+    def _call(self, timed: bool, called: simpy.Event, started: simpy.Event, done: simpy.Event) -> Process:
         """Wait until the round is to be called."""
         alone_goes_on = self.protocol.alone == "timer_then_until_joined"
         if not timed and not alone_goes_on:
@@ -243,12 +239,10 @@ class Federation:
         while alone_goes_on and not called.triggered and not done.triggered and self._connected() == 1:
             yield self.env.any_of([self.env.timeout(to_ms(self.protocol.recheck_s)), called, done])
 
-    def _close_when_left(
-        self, site: Site, work: simpy.Process, called: simpy.Event
-    ) -> Generator[simpy.Event, Any, None]:
+    def _close_when_left(self, site: Site, work: simpy.Process, called: simpy.Event) -> Process:
         yield work
         if site.leaving:
-            self._trigger(called)
+            trigger(called)
 
     def _connected(self) -> int:
         return sum(site.connected for site in self.sites)
@@ -266,7 +260,7 @@ class Federation:
                 return [] if self.over else sites
             yield self.membership_change()
 
-    def _greet(self, sites: list[Site]) -> Generator[simpy.Event, Any, None]:
+    def _greet(self, sites: list[Site]) -> Process:
         """Get to know the newcomers."""
         new = [site for site in sites if site.name not in self._known]
         if new and self.protocol.name_query_s:
@@ -275,7 +269,7 @@ class Federation:
             self._known.add(site.name)
             self.recorder.event("client_connected", site.name, self.number)
 
-    def _round(self, sites: list[Site]) -> Generator[simpy.Event, Any, None]:
+    def _round(self, sites: list[Site]) -> Process:
         began, federated = self.env.now, len(sites) > 1
         messages = self.learner.open(self.number, sites)
         if not messages:  # the strategy wants other sites than these
@@ -389,14 +383,9 @@ class Federation:
         """A site became ready or left."""
         if site.state == "off":
             self._known.discard(site.name)
-        self._trigger(self._changed)
+        trigger(self._changed)
         if any(site.ready and site.phase == "waiting" for site in self.sites):
-            self._trigger(self._joined)
-
-    @staticmethod
-    def _trigger(event: simpy.Event) -> None:
-        if not event.triggered:
-            event.succeed()
+            trigger(self._joined)
 
 
 def _reporting(
@@ -407,17 +396,3 @@ def _reporting(
             called.succeed()
 
     return tell
-
-
-def everybody(works: list[simpy.Process]) -> Generator[simpy.Event, Any, None]:
-    """Wait for all of them.  A process, since SimPy's own condition cannot be part of another one and live on."""
-    for work in works:
-        yield work
-
-
-def settle(env: simpy.Environment, priority: int = AFTER_EVERYTHING, delay: int = 0) -> simpy.Event:
-    """An event after everything else that happens at the same instant."""
-    event = env.event()
-    event._ok, event._value = True, None
-    env.schedule(event, priority=priority, delay=delay)
-    return event

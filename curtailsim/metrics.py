@@ -85,27 +85,33 @@ def make_tables(
         accounting: The scenario's accounting rules.
         real_steps: Optimiser steps the learner has taken.
     """
-    intervals = pd.concat([_intervals(m) for m in microgrids], ignore_index=True)
-    account = _account(intervals, accounting)
+    intervals = pd.concat([interval_table(m) for m in microgrids], ignore_index=True)
+    account = account_table(intervals, accounting)
     curves = _Curves(intervals, account, recorder.segments, tokens_per_step)
     events = pd.DataFrame(
-        [(ms / 1000, event, _rename(site, names), number or None, _rename(detail, names)) for ms, event, site, number, detail in recorder.events],
+        [
+            (ms / 1000, event, _rename(site, names), number or None, _rename(detail, names))
+            for ms, event, site, number, detail in recorder.events
+        ],
         columns=["time_s", "event", "site", "round", "detail"],
     ).astype({"round": "Int64"})
     loss = curves.extend(
         pd.DataFrame(
-            [(ms / 1000, _rename(site, names), number, step, value) for ms, site, number, step, value in sorted(recorder.losses)],
+            [
+                (ms / 1000, _rename(site, names), number, step, value)
+                for ms, site, number, step, value in sorted(recorder.losses)
+            ],
             columns=["time_s", "site", "round", "step", "loss"],
         )
     )[["time_s", "site", "round", "step", "tokens", "loss", "energy_kwh", "emissions_kg", "surplus_wasted_kwh"]]
-    rounds = curves.extend(_rounds(recorder, names))
+    rounds = curves.extend(round_table(recorder, names))
     summary = _summarise_sites(intervals, account, accounting)
     summary.update(_summarise_training(recorder, loss, rounds, tokens_per_step, eval_loss_initial, real_steps))
     summary["bytes_moved"] = sum(bytes_moved.values())
     for site, values in summary["sites"].items():
         own = [s for s in recorder.segments if names[s.site] == site]
         values["steps"] = sum(s.steps for s in own)
-        values["hours"] = _state_hours(intervals[intervals.site == site])
+        values["hours"] = state_hours(intervals[intervals.site == site])
     segments = pd.DataFrame(
         [(names[s.site], s.round, s.start_ms / 1000, s.step_ms / 1000, s.steps) for s in recorder.segments],
         columns=["site", "round", "start_s", "step_s", "steps"],
@@ -114,11 +120,12 @@ def make_tables(
 
 
 def ratio(value: float | None, base: float | None) -> float | None:
-    """value / base; None where there is nothing to divide by."""
+    """Value / base; None where there is nothing to divide by."""
     return None if value is None or not base else value / base
 
 
-def _intervals(microgrid: SiteMicrogrid) -> pd.DataFrame:
+def interval_table(microgrid: SiteMicrogrid) -> pd.DataFrame:
+    """One row per interval of a ledger."""
     columns = microgrid.columns
     start_s, end_s = columns.pop("start_ms") / 1000, columns.pop("end_ms") / 1000
     words = {name: pd.Categorical(columns.pop(name)) for name in ("state", "phase")}
@@ -126,7 +133,7 @@ def _intervals(microgrid: SiteMicrogrid) -> pd.DataFrame:
     return pd.DataFrame({"site": site, "start_s": start_s, "end_s": end_s, **words, **columns})
 
 
-def _account(intervals: pd.DataFrame, accounting: Any) -> pd.DataFrame:
+def account_table(intervals: pd.DataFrame, accounting: Any) -> pd.DataFrame:
     """Energy, emissions and cost of each interval."""
     hours = (intervals.end_s - intervals.start_s) / 3600
     kwh = {
@@ -157,12 +164,13 @@ def _account(intervals: pd.DataFrame, accounting: Any) -> pd.DataFrame:
 def _summarise_sites(intervals: pd.DataFrame, account: pd.DataFrame, accounting: Any) -> dict[str, Any]:
     sites = {}
     for name in intervals.site.unique():
-        sites[str(name)] = _totals(account[intervals.site == name])
-    whole = _totals(account)
+        sites[str(name)] = totals_of(account[intervals.site == name])
+    whole = totals_of(account)
     return {**whole, "sites": sites}
 
 
-def _totals(account: pd.DataFrame) -> dict[str, Any]:
+def totals_of(account: pd.DataFrame) -> dict[str, Any]:
+    """Sums over intervals under the names of `ENERGY_KEYS`; None where a signal is missing."""
     totals: dict[str, Any] = {}
     for key in ENERGY_KEYS:
         if key == "curtailed_share":
@@ -201,15 +209,22 @@ def _first(values: pd.Series) -> float | None:
     return float(values.iloc[0]) if len(values) else None
 
 
-def _state_hours(intervals: pd.DataFrame) -> dict[str, float]:
+def state_hours(intervals: pd.DataFrame) -> dict[str, float]:
+    """Time in each state. [h]"""
     hours = (intervals.end_s - intervals.start_s) / 3600
     return {state: math.fsum(hours[intervals.state == state]) for state in STATES}
 
 
-def _rounds(recorder: Recorder, names: dict[str, str]) -> pd.DataFrame:
+def round_table(recorder: Recorder, names: dict[str, str]) -> pd.DataFrame:
+    """Rounds and reports, times in seconds."""
     columns = ["round", "kind", "start_s", "time_s", "sites", "steps", "real_steps", "train_loss", "eval_loss"]
     rows = [
-        {**row, "start_s": row["start_ms"] / 1000, "time_s": row["time_ms"] / 1000, "sites": _rename(row["sites"], names)}
+        {
+            **row,
+            "start_s": row["start_ms"] / 1000,
+            "time_s": row["time_ms"] / 1000,
+            "sites": _rename(row["sites"], names),
+        }
         for row in recorder.rounds
     ]
     table = pd.DataFrame(rows, columns=columns)

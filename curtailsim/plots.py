@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from curtailsim.metrics import RunTables
 from curtailsim.scenario import Scenario
 from curtailsim.simulation import HEADLINE
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt  # noqa: E402 - the backend has to be chosen first
-from matplotlib.axes import Axes  # noqa: E402
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -37,12 +34,11 @@ def draw(folder: Path, scenario: Scenario, tables: dict[str, RunTables]) -> None
 
 
 def _timeline(path: Path, scenario: Scenario, tables: RunTables) -> None:
-    names = [site.name for site in scenario.sites]
+    names = [site.name for site in scenario.sites if site.trains]
     has_loss = len(tables.loss) > 0
     heights = [1.0] * len(names) + ([1.7] if has_loss else [])
-    figure, axes = plt.subplots(
-        len(heights), 1, sharex=True, squeeze=False, figsize=(11, 1.5 * sum(heights) + 1), height_ratios=heights
-    )
+    figure = Figure(figsize=(11, 1.5 * sum(heights) + 1))
+    axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     signal = _signal(scenario, tables.intervals)
     threshold = getattr(scenario.policy, "type", "") == "threshold"
     for index, (name, axis) in enumerate(zip(names, axes[:, 0], strict=False)):
@@ -57,10 +53,21 @@ def _timeline(path: Path, scenario: Scenario, tables: RunTables) -> None:
     if has_loss:
         _loss(axes[-1, 0], names, tables)
     axes[-1, 0].set_xlabel(f"hours since {scenario.start:%Y-%m-%d %H:%M} UTC")
-    axes[-1, 0].set_xlim(0, scenario.duration_h)
-    figure.suptitle(f"{scenario.name}: windows (shaded), facility power (filled) and loss on one clock")
+    shown_h = _shown_h(scenario, tables)
+    axes[-1, 0].set_xlim(0, shown_h)
+    figure.suptitle(
+        f"{scenario.name}: windows (shaded), facility power (filled) and loss on one clock"
+        + (f"; first {shown_h:g} of {scenario.duration_h:g} h" if shown_h < scenario.duration_h else "")
+    )
     figure.tight_layout()
     _save(figure, path)
+
+
+def _shown_h(scenario: Scenario, tables: RunTables) -> float:
+    """The whole horizon, or a bit more than the training took if it was over long before. [h]."""
+    finished = tables.events.time_s[tables.events.event == "training_finished"]
+    enough_h = math.ceil(1.4 * finished.iloc[0] / 3600) if len(finished) else math.inf
+    return min(scenario.duration_h, max(enough_h, 1))
 
 
 def _signal(scenario: Scenario, intervals: pd.DataFrame) -> tuple[str, str]:
@@ -106,7 +113,14 @@ def windows(events: pd.DataFrame, horizon_s: float) -> list[tuple[float, float]]
 def _loss(axis: Axes, names: list[str], tables: RunTables) -> None:
     for index, name in enumerate(names):
         own = tables.loss[tables.loss.site == name]
-        axis.plot(own.time_s / 3600, own.loss, ".", markersize=2, color=COLOURS[index % len(COLOURS)], label=f"{name}, training")
+        axis.plot(
+            own.time_s / 3600,
+            own.loss,
+            ".",
+            markersize=2,
+            color=COLOURS[index % len(COLOURS)],
+            label=f"{name}, training",
+        )
     held_out = tables.rounds.dropna(subset=["eval_loss"])
     if len(held_out):
         axis.plot(held_out.time_s / 3600, held_out.eval_loss, color="black", linewidth=1.2, label="global, held-out")
@@ -117,7 +131,8 @@ def _loss(axis: Axes, names: list[str], tables: RunTables) -> None:
 def _comparison(path: Path, tables: dict[str, RunTables]) -> None:
     runs = list(tables)
     labels = [name.replace("_", " ").replace("centralized ", "centralized\n") for name in runs]
-    figure, axes = plt.subplots(1, 3, figsize=(13, 0.55 * len(runs) + 2), sharey=True)
+    figure = Figure(figsize=(13, 0.55 * len(runs) + 2))
+    axes = figure.subplots(1, 3, sharey=True)
     bars = [
         (axes[0], "emissions [kg CO2]", {"marginal": "emissions_kg", "surplus first": "emissions_surplus_first_kg"}),
         (axes[1], "facility energy [kWh]", {"from surplus": "surplus", "from the grid": "grid_import_kwh"}),
@@ -136,7 +151,7 @@ def _comparison(path: Path, tables: dict[str, RunTables]) -> None:
         axis.set_title(title, fontsize=9)
         axis.set_yticks(rows, labels, fontsize=8)
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7)
+            axis.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.08))
     axes[0].invert_yaxis()
     figure.tight_layout()
     _save(figure, path)
@@ -144,7 +159,8 @@ def _comparison(path: Path, tables: dict[str, RunTables]) -> None:
 
 def _power(path: Path, scenario: Scenario, tables: dict[str, RunTables]) -> None:
     """Facility power and emission rate of every run, all its sites together, over time."""
-    figure, axes = plt.subplots(2, 1, sharex=True, figsize=(11, 5.5))
+    figure = Figure(figsize=(11, 5.5))
+    axes = figure.subplots(2, 1, sharex=True)
     for index, (name, made) in enumerate(tables.items()):
         rate = made.intervals.facility_kw * made.intervals.mci_g_per_kwh / 1000
         for axis, values in zip(axes, (made.intervals.facility_kw, rate), strict=True):
@@ -178,7 +194,8 @@ def _losses(path: Path, tables: dict[str, RunTables]) -> None:
         "energy_kwh": ("facility energy [kWh]", 1),
         "emissions_kg": ("emissions [kg CO2]", 1),
     }
-    figure, axes = plt.subplots(1, 4, sharey=True, figsize=(14, 4))
+    figure = Figure(figsize=(14, 4))
+    axes = figure.subplots(1, 4, sharey=True)
     for axis, (column, (label, unit)) in zip(axes, against.items(), strict=True):
         for index, (name, made) in enumerate(tables.items()):
             curve = made.rounds.dropna(subset=["eval_loss"])
@@ -199,4 +216,3 @@ def _value(summary: dict[str, Any], key: str) -> float:
 
 def _save(figure: Any, path: Path) -> None:
     figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)

@@ -32,7 +32,7 @@ class Control(Spec):
     remark_leaving: bool = False
 
 
-class Protocol(Spec):
+class RoundRules(Spec):
     """How a round goes.
 
     Attributes:
@@ -47,7 +47,7 @@ class Protocol(Spec):
             until another joins (which also lets a federated round go on when only one site is left).
         recheck_s: How often it is checked whether another has joined, after a round's time. [s]
         return_s: From a site's last step to its reply, beside the cluster's own phases. [s]
-        return_per_site_s: More of it for every site in the round. [s]
+        return_per_site_s: More of it for every site that is still in the round. [s]
         aggregation_s: Making one model of the replies. [s]
         late_update: A leaver's work is merged at the round's end, or its reply closes_round.
         leaver_waits: A leaving site goes off after its own_reply, or at round_end.

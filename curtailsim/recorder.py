@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import simpy
+from curtailsim.clock import Clock
 
 Observer = Callable[["Recorder"], None]
 
@@ -59,7 +59,7 @@ class Recorder:
         observer: Called after every event and report, for progress; it must not change anything.
     """
 
-    env: simpy.Environment
+    env: Clock
     observer: Observer | None = None
     events: list[tuple[int, str, str, int, str]] = field(default_factory=list)
     losses: list[tuple[int, str, int, int, float]] = field(default_factory=list)

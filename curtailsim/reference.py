@@ -12,6 +12,7 @@ from rich.table import Table
 
 from curtailsim.metrics import ratio
 from curtailsim.results import Results
+from curtailsim.spec import Problem, ScenarioError
 
 SMOOTHING = 0.99
 """Weight of the past in the exponential moving average of training losses, as the published curves use it."""
@@ -44,7 +45,29 @@ def figures(results: Results, name: str) -> pd.DataFrame:
 
 def tables(results: Results, name: str) -> list[Table]:
     """The comparison for people."""
-    return [_figures_table(results, name), _events_table(results, name), _spread_table(results), *_loss_tables(results, name)]
+    return [
+        _figures_table(results, name),
+        _events_table(results, name),
+        _spread_table(results),
+        *_loss_tables(results, name),
+    ]
+
+
+def markdown(results: Results) -> str:
+    """The comparison as a Markdown table.
+
+    Raises:
+        ScenarioError: The scenario names no publication.
+    """
+    name = results.manifest["scenario"].get("reference")
+    if name is None:
+        raise ScenarioError(str(results.path), [Problem("reference", "the scenario names no published figures")])
+    lines = ["| run | quantity | printed | recomputed | ours | difference |", "|---|---|---:|---:|---:|---:|"]
+    lines += [
+        "| " + " | ".join([run, f"{what} [{unit}]" if unit else what, *rest]) + " |"
+        for run, what, unit, *rest in _cells(results, name)
+    ]
+    return "\n".join(lines)
 
 
 def sawtooth(results: Results, first: int, last: int, run: str = "curtailment_aware") -> tuple[float, float, int]:
@@ -119,15 +142,23 @@ def _cell(value: float | None, unit: str) -> str:
     return f"{value:,.2f}" if unit == "%" else f"{value:,.3f}"
 
 
+def _cells(results: Results, name: str) -> list[list[str]]:
+    """Run, quantity, unit, printed, recomputed, ours, difference."""
+    rows = []
+    for row in figures(results, name).replace({np.nan: None}).itertuples():
+        unit = str(row.unit)
+        gap = "n/a" if row.difference is None else f"{row.difference:+.2f} {'points' if unit == '%' else '%'}"
+        values = [_cell(value, unit) for value in (row.printed, row.recomputed, row.ours)]
+        rows.append([str(row.run), str(row.quantity), unit, *values, gap])
+    return rows
+
+
 def _figures_table(results: Results, name: str) -> Table:
     table = Table(title=f"Ours beside {published(name)['source']}", title_justify="left")
     for title in ("run", "quantity", "unit", "printed", "recomputed", "ours", "difference"):
         table.add_column(title, justify="left" if title in ("run", "quantity", "unit") else "right")
-    for row in figures(results, name).replace({np.nan: None}).itertuples():
-        unit = str(row.unit)
-        sign = "points" if unit == "%" else "%"
-        gap = "n/a" if row.difference is None else f"{row.difference:+.2f} {sign}"
-        table.add_row(str(row.run), str(row.quantity), unit, *(_cell(v, unit) for v in (row.printed, row.recomputed, row.ours)), gap)
+    for cells in _cells(results, name):
+        table.add_row(*cells)
     return table
 
 
@@ -149,7 +180,11 @@ def _spread_table(results: Results) -> Table:
     for run, summary in results.summary["runs"].items():
         for method, values in summary["methods"].items():
             share = values["curtailed_share"]
-            cells = (_cell(values["energy_kwh"], "kWh"), _cell(values["emissions_kg"], "kg"), _cell(share and 100 * share, "%"))
+            cells = (
+                _cell(values["energy_kwh"], "kWh"),
+                _cell(values["emissions_kg"], "kg"),
+                _cell(share and 100 * share, "%"),
+            )
             table.add_row(run, method, *cells)
     return table
 
@@ -158,8 +193,17 @@ def _loss_tables(results: Results, name: str) -> list[Table]:
     if not len(results.loss()):
         return []
     known = published(name)
-    table = Table(title="Perplexity, exp(loss); values of different models and texts, for their shape", title_justify="left")
-    titles = ("run", "published best", "published final", "ours best, smoothed", "ours final, smoothed", "ours final, held-out")
+    table = Table(
+        title="Perplexity, exp(loss); values of different models and texts, for their shape", title_justify="left"
+    )
+    titles = (
+        "run",
+        "published best",
+        "published final",
+        "ours best, smoothed",
+        "ours final, smoothed",
+        "ours final, held-out",
+    )
     for title in titles:
         table.add_column(title, justify="left" if title == "run" else "right")
     for run, values in known["perplexity"].items():

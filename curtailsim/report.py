@@ -67,7 +67,14 @@ def sites(results: Results) -> Table:
     """The curtailment-aware run by site."""
     name = results.runs[0]
     table = Table(title=f"{name}, by site", title_justify="left")
-    titles = ("site", "energy\n[kWh]", "emissions\n[kg CO2]", "curtailed\nshare", "surplus\navailable [kWh]", "surplus\nused [kWh]")
+    titles = (
+        "site",
+        "energy\n[kWh]",
+        "emissions\n[kg CO2]",
+        "curtailed\nshare",
+        "surplus\navailable [kWh]",
+        "surplus\nused [kWh]",
+    )
     for title in (*titles, "grid\nimport [kWh]", "steps", "hours on", "hours\ntraining"):
         table.add_column(title, justify="left" if title == "site" else "right")
     for site, values in results.summary["runs"][name]["sites"].items():

@@ -1,7 +1,7 @@
 """A results folder: written aside and moved into place when it is complete, and opened again as pandas frames.
 
-    results/<scenario>/summary.json manifest.json scenario.yaml timeline.png comparison.png
-                       <run>/events.csv intervals.csv loss.csv rounds.csv segments.csv
+results/<scenario>/summary.json manifest.json scenario.yaml timeline.png comparison.png
+                   <run>/events.csv intervals.csv loss.csv rounds.csv segments.csv
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def open_results(path: str | Path) -> Results:
     """
     results = Results(Path(path))
     if not (results.path / "manifest.json").is_file():
-        raise ScenarioError(str(path), [Problem("manifest.json", "is missing: this is no results folder; check the path")])
+        raise ScenarioError(
+            str(path), [Problem("manifest.json", "is missing: this is no results folder; check the path")]
+        )
     status = results.manifest.get("status")
     if status != "complete":
         raise ScenarioError(str(path), [Problem("status", f"is {status!r}: this run did not finish; run it again")])
@@ -123,8 +125,9 @@ def run(
     target = Path(out) if out is not None else Path("results") / scenario.name
     todo = list(plans(scenario))
     started([next(iter(plan.ledgers)) for plan in todo])
-    with _folder(target, scenario) as folder:
-        _pin_threads(scenario)
+    _pin_threads(scenario)
+    learner = check_learner(scenario)
+    with _folder(target, scenario, learner) as folder:
         tables: dict[str, RunTables] = {}
         for plan in todo:
             for name, made in simulate(scenario, plan, watcher).items():
@@ -182,6 +185,19 @@ def _without_paths(value: Any) -> Any:
     return kept
 
 
+def check_learner(scenario: Scenario) -> dict[str, str]:
+    """Find what is wrong with a real learner before anything is run, and what a manifest should say of it.
+
+    Raises:
+        ScenarioError: Text is missing, or apps cannot be imported.
+    """
+    if isinstance(scenario.training.learner, TokensOnly):
+        return {}
+    from curtailsim.training.build import check_learner as check
+
+    return check(scenario)
+
+
 def _pin_threads(scenario: Scenario) -> None:
     """One thread count for every run: sums over more threads round differently."""
     if not isinstance(scenario.training.learner, TokensOnly):
@@ -191,7 +207,7 @@ def _pin_threads(scenario: Scenario) -> None:
 
 
 @contextmanager
-def _folder(target: Path, scenario: Scenario) -> Iterator[Path]:
+def _folder(target: Path, scenario: Scenario, learner: dict[str, str]) -> Iterator[Path]:
     """A folder to write to, which becomes `target` if all goes well and `<target>.partial` if not."""
     if target.exists() and not (target / "manifest.json").is_file() and (not target.is_dir() or any(target.iterdir())):
         raise ScenarioError("--out", [Problem(str(target), "exists and is no results folder; choose another place")])
@@ -202,7 +218,7 @@ def _folder(target: Path, scenario: Scenario) -> Iterator[Path]:
     except OSError as error:
         raise ScenarioError("--out", [Problem(str(target), f"cannot be written: {error.strerror}")]) from None
     began = time.monotonic()
-    manifest = {**_manifest(scenario), "status": "running"}
+    manifest = {**_manifest(scenario), **learner, "status": "running"}
     _write_json(folder / "manifest.json", manifest)
     (folder / "scenario.yaml").write_text(dump(scenario), encoding="utf-8")
     status, place = "failed", target.with_name(f"{target.name}.partial")

@@ -7,7 +7,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_val
 from curtailsim.cluster import Cluster, Workload
 from curtailsim.energy.traces import TraceSpec
 from curtailsim.policy import Always, Policy, Threshold
-from curtailsim.protocol import Control, Protocol
+from curtailsim.protocol import Control, RoundRules
 from curtailsim.spec import Problem, ScenarioError, Spec, near_match
 from curtailsim.training.specs import FedAvg, GptLearner, Strategy
 
@@ -187,7 +187,7 @@ class BaselineSpec(Spec):
     sites: tuple[str, ...] | None = None
     total_tokens: float | None = Field(default=None, gt=0)
     provisioned: bool = False
-    protocol: Protocol | None = None
+    protocol: RoundRules | None = None
 
 
 class Centralized(BaselineSpec):
@@ -282,7 +282,7 @@ class Scenario(Spec):
     sites: tuple[Site, ...] = Field(min_length=1)
     policy: Policy = Always()
     control: Control = Control()
-    protocol: Protocol = Protocol()
+    protocol: RoundRules = RoundRules()
     training: Training
     baselines: tuple[Baseline, ...] = ()
     accounting: Accounting = Accounting()
@@ -322,7 +322,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]*\.[0-9]+[eE][0-9]+$"), list("-+.0123456789")
 )
@@ -345,15 +347,17 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
         path = Path(source)
         label, base, raw = str(path), path.parent, _read(path)
         raw.setdefault("name", path.stem)
+    raw = _unshared(raw)
     for override in overrides:
         _override(raw, override, label)
     problems = list(_locate_files(raw, base))
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:
-        problems += [_explain(detail, raw) for detail in error.errors()]
+        problems += [_explain(detail, raw) for detail in error.errors() if not _is_echo(detail)]
         raise ScenarioError(label, _unique(problems)) from None
-    problems += _cross_check(scenario)
+    unset = {problem.path for problem in problems}
+    problems += [problem for problem in _cross_check(scenario) if f"{problem.path}.path" not in unset]
     if problems:
         raise ScenarioError(label, problems)
     return scenario
@@ -375,13 +379,20 @@ def _read(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
-        what = getattr(error, "problem", None) or str(error)
-        raise ScenarioError(str(path), [Problem(where, f"is not valid YAML: {what}")]) from None
+        what = " ".join((getattr(error, "problem", None) or str(error)).split())
+        raise ScenarioError(str(path), [Problem(where, f"is not valid YAML: {what}; correct it there")]) from None
     except ValueError as error:
         raise ScenarioError(str(path), [Problem("file", f"is not valid YAML: {error}")]) from None
     if not isinstance(raw, dict):
         raise ScenarioError(str(path), [Problem("file", f"must be a mapping of keys to values (got {raw!r:.40})")])
     return raw
+
+
+def _unshared(value: Any) -> Any:
+    """A copy without YAML's aliases, so that an override of one site leaves the others alone."""
+    if isinstance(value, dict):
+        return {key: _unshared(item) for key, item in value.items()}
+    return [_unshared(item) for item in value] if isinstance(value, list) else value
 
 
 def _override(raw: dict[str, Any], override: str, label: str) -> None:
@@ -437,43 +448,94 @@ def _locate_files(raw: Any, base: Path, where: str = "") -> Iterator[Problem]:
             if key == "path" and isinstance(value, str):
                 missing = [v for v in re.findall(r"\$\{(\w+)\}", value) if v not in os.environ]
                 if missing:
-                    yield Problem(here, f"environment variable {missing[0]} is not set; set it, or use --set {here}=FILE")
+                    yield Problem(
+                        here, f"environment variable {missing[0]} is not set; set it, or use --set {here}=FILE"
+                    )
                 else:
                     expanded = Path(os.path.expandvars(os.path.expanduser(value)))
                     raw[key] = os.path.normpath(base.absolute() / expanded)
+            elif key == "sources" and isinstance(value, dict):
+                for name, patterns in value.items():
+                    if isinstance(patterns, list):
+                        value[name] = [os.path.normpath(base.absolute() / str(pattern)) for pattern in patterns]
             else:
                 yield from _locate_files(value, base, here)
+
+
+RULES = {
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "too_short": "must list at least {min_length}; add one",
+    "literal_error": "must be one of {expected}",
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    "finite_number": "must be a finite number",
+    "string_type": "must be text",
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a mapping of keys to values"),
+}
+"""What the kinds of pydantic's errors mean; whatever is not listed keeps pydantic's own words."""
+
+PATTERNS = {
+    NAME: "must be lower case: a letter, then letters, digits and _",
+    r"^[\w.-]+$": "must consist of letters, digits, '_', '.' and '-'",
+    r"^[\w.]+:\w+$": "must be module:name, such as my_module:app",
+}
+
+UNITS = {
+    **dict.fromkeys(("mci", "average_ci"), "g/kWh, kg/kWh or lb/MWh"),
+    "price": "USD/MWh or EUR/MWh",
+    **dict.fromkeys(("generation", "absorption", "load", "must_run", "export_limit"), "kW or MW"),
+}
+"""Units to suggest where one is missing."""
+
+
+def _is_echo(detail: Any) -> bool:
+    """Whether an error only says that other errors left a list too short."""
+    return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
 
 
 def _explain(detail: Any, raw: Any) -> Problem:
     """Turn one pydantic error into path, rule, value and repair."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     path, location = _path(detail["loc"], raw), detail["loc"]
-    got = "" if isinstance(value, dict | list | tuple | BaseModel) else f" (got {value!r:.60})"
+    got = _got(value)
     if kind == "extra_forbidden":
         fields = _fields_at(Scenario, location[:-1])
         return Problem(path, f"unknown key{near_match(str(location[-1]), fields)}")
     if kind == "missing":
-        return Problem(path, "is required; add it")
+        units = next((UNITS[part] for part in reversed(location) if part in UNITS), None)
+        hint = f": {units}" if location[-1] == "unit" and units else ""
+        return Problem(path, f"is required; add it{hint}")
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         expected = re.findall(r"'([^']+)'", context.get("expected_tags", "")) or sorted(_tags_at(Scenario, location))
+        if location == ("policy",):
+            expected = sorted({*expected, "my_module:MyPolicy"} - {"custom"})
         tag = context.get("tag")
         if tag is None:
             return Problem(f"{path}.type", f"is required; choose one of {', '.join(sorted(expected))}")
         return Problem(f"{path}.type", f"{tag!r} is unknown{near_match(tag, expected)}")
-    if kind == "timezone_aware" or (kind == "datetime_from_date_parsing" or kind.startswith("datetime")):
+    if kind == "timezone_aware" or kind.startswith("datetime"):
         return Problem(path, f"must be a time with its time zone, such as 2021-03-20T00:00:00Z{got}")
     if kind == "value_error":
-        return Problem(path, f"{str(context.get('error', detail['msg']))}{got}")
-    rules = {
-        "greater_than": "must be above {gt}",
-        "greater_than_equal": "must be at least {ge}",
-        "less_than_equal": "must be at most {le}",
-        "string_pattern_mismatch": "must match {pattern}",
-        "too_short": "must list at least {min_length}",
-    }
-    rule = rules[kind].format(**context) if kind in rules else detail["msg"].replace("Input should be", "must be")
+        message = str(context.get("error", detail["msg"]))
+        return Problem(path, message if repr(value) in message else message + got)
+    if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
+        return Problem(path, PATTERNS[context["pattern"]] + got)
+    rule = RULES[kind].format(**context) if kind in RULES else detail["msg"].replace("Input should be", "must be")
     return Problem(path, rule + got)
+
+
+def _got(value: Any) -> str:
+    """The offending value, if it is short enough to be shown."""
+    if isinstance(value, list | tuple) and not value:
+        return " (got an empty list)"
+    if isinstance(value, dict | list | tuple | BaseModel):
+        return ""
+    return f" (got {value.isoformat() if isinstance(value, date) else repr(value):.60})"
 
 
 UNION_TAGS = ("custom", "parts", "columns")
@@ -551,13 +613,17 @@ def _check_names(scenario: Scenario) -> Iterator[Problem]:
     names = [site.name for site in scenario.sites]
     for index, name in enumerate(names):
         if name in names[:index]:
-            yield Problem(f"sites[{index}].name", f"{name!r} is already the name of sites[{names.index(name)}]; rename one")
+            yield Problem(
+                f"sites[{index}].name", f"{name!r} is already the name of sites[{names.index(name)}]; rename one"
+            )
     if not any(site.trains for site in scenario.sites):
         yield Problem("sites", "none of them trains; set trains: true for at least one")
     kinds = [baseline.type for baseline in scenario.baselines]
     for index, baseline in enumerate(scenario.baselines):
         if baseline.type in kinds[:index]:
-            yield Problem(f"baselines[{index}].type", f"{baseline.type!r} is listed twice; name all its sites in one entry")
+            yield Problem(
+                f"baselines[{index}].type", f"{baseline.type!r} is listed twice; name all its sites in one entry"
+            )
         for place, name in enumerate(baseline.sites or ()):
             if name not in names:
                 yield Problem(f"baselines[{index}].sites[{place}]", f"{name!r} is no site{near_match(name, names)}")
@@ -580,7 +646,8 @@ def _check_batches(scenario: Scenario) -> Iterator[Problem]:
             yield Problem(
                 "workload.tokens_per_step",
                 f"{load.tokens_per_step} does not divide into micro-steps of sites[{index}]: {site.cluster.count}"
-                f" accelerators x {load.device_batch_sequences or 1} sequences x {load.sequence_tokens} tokens = {micro}",
+                f" accelerators x {load.device_batch_sequences or 1} sequences x {load.sequence_tokens} tokens ="
+                f" {micro}; change one of them",
             )
 
 
@@ -590,7 +657,9 @@ def _check_policy(scenario: Scenario) -> Iterator[Problem]:
     needs = {"mci": "mci", "price": "price", "surplus": "generation"}[scenario.policy.signal]
     for index, site in enumerate(scenario.sites):
         if getattr(site, needs) is None:
-            yield Problem(f"sites[{index}].{needs}", f"is required by the policy's signal {scenario.policy.signal!r}; add it")
+            yield Problem(
+                f"sites[{index}].{needs}", f"is required by the policy's signal {scenario.policy.signal!r}; add it"
+            )
 
 
 def _check_accounting(scenario: Scenario) -> Iterator[Problem]:

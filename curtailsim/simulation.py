@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import simpy
-
 from curtailsim.accounting import methods
+from curtailsim.clock import AT_THE_END, Clock, Process, settle
 from curtailsim.controller import Controller
 from curtailsim.energy.microgrid import SiteMicrogrid
 from curtailsim.energy.signals import site_signals
-from curtailsim.federation import AT_THE_END, Federation, TokensOnlyLearner, settle
+from curtailsim.federation import Federation, TokensOnlyLearner
 from curtailsim.metrics import RunTables, make_tables
 from curtailsim.policy import Always, Custom, Threshold
+from curtailsim.protocol import RoundRules
 from curtailsim.recorder import Recorder
-from curtailsim.protocol import Protocol
 from curtailsim.scenario import Centralized, ContinuousFederated, FlowerApp, Scenario, TokensOnly
 from curtailsim.scenario import Site as SiteSpec
 from curtailsim.site import Site
@@ -42,8 +41,8 @@ class Plan:
 
     sites: tuple[SiteSpec, ...]
     policy: Always | Threshold | Custom
-    ledgers: dict[str, tuple[SiteSpec, ...]]
-    protocol: Protocol
+    ledgers: Mapping[str, tuple[SiteSpec, ...]]
+    protocol: RoundRules
     total_steps: int | None
     pooled: bool = False
 
@@ -67,16 +66,17 @@ def _baseline_plans(scenario: Scenario, baseline: Centralized | ContinuousFedera
     total_steps = scenario.workload.total_steps
     if baseline.total_tokens is not None:
         total_steps = int(baseline.total_tokens // scenario.workload.tokens_per_step)
-    rules = {"protocol": baseline.protocol or scenario.protocol, "total_steps": total_steps}
+    protocol = baseline.protocol or scenario.protocol
     if isinstance(baseline, ContinuousFederated):
-        yield Plan(tuple(chosen), Always(), {"continuous_federated": tuple(chosen)}, **rules)
+        yield Plan(tuple(chosen), Always(), {"continuous_federated": tuple(chosen)}, protocol, total_steps)
         return
     alike: dict[Any, list[SiteSpec]] = {}
     for site in chosen:
         limited = None if site.grid_import_limit_kw is None else site.name
         alike.setdefault((site.cluster, limited), []).append(site)
     for group in alike.values():
-        yield Plan((group[0],), Always(), {f"centralized_{s.name}": (s,) for s in group}, **rules, pooled=True)
+        ledgers = {f"centralized_{site.name}": (site,) for site in group}
+        yield Plan((group[0],), Always(), ledgers, protocol, total_steps, pooled=True)
 
 
 def simulate(scenario: Scenario, plan: Plan, watcher: Watcher | None = None) -> dict[str, RunTables]:
@@ -101,7 +101,7 @@ class World:
 
     def __init__(self, scenario: Scenario, plan: Plan, watcher: Watcher | None = None) -> None:
         self.scenario, self.plan, self.watcher = scenario, plan, watcher
-        self.env = simpy.Environment(initial_time=0)
+        self.env = Clock()
         self.recorder = Recorder(self.env, self._observe if watcher else None)
         powered = {site.name: site for sites in plan.ledgers.values() for site in sites}
         signals = {name: site_signals(s, scenario.start, scenario.horizon_ms) for name, s in powered.items()}
@@ -183,9 +183,7 @@ class World:
         }
         for run, tables in found.items():
             sites = list(self.plan.ledgers[run])
-            tables.summary["methods"] = methods(
-                self.scenario, sites, tables.intervals, tables.events, tables.segments
-            )
+            tables.summary["methods"] = methods(self.scenario, sites, tables.intervals, tables.events, tables.segments)
         return found
 
     def _learner(self) -> Any:
@@ -213,12 +211,12 @@ class World:
         one_site = max(1, int(self.scenario.horizon_ms / min(site.step_ms for site in self.sites)))
         return self.scenario.training.schedule_steps or self.plan.total_steps or one_site
 
-    def _stop_when_finished(self) -> Generator[simpy.Event, Any, None]:
+    def _stop_when_finished(self) -> Process:
         yield self.federation.finished
         self.controller.stop()
 
-    def _end(self) -> Generator[simpy.Event, Any, None]:
-        yield settle(self.env, delay=self.scenario.horizon_ms)
+    def _end(self) -> Process:
+        yield settle(self.env, delay_ms=self.scenario.horizon_ms)
         self.federation.over = True  # what ends at the horizon has ended; nothing begins there
         yield settle(self.env, AT_THE_END)
         self.federation.end()
@@ -229,7 +227,7 @@ class World:
         self.watcher(next(iter(self.ledgers)), self.env.now, recorder, steps)
 
 
-def _operate(env: simpy.Environment, microgrid: SiteMicrogrid) -> Generator[simpy.Event, Any, None]:
+def _operate(env: Clock, microgrid: SiteMicrogrid) -> Process:
     """A microgrid as a process: wait for its next change point, advance, and again."""
     while env.now < microgrid.horizon_ms:
         yield env.timeout(microgrid.wake_ms - env.now)

@@ -8,23 +8,17 @@ fails stops at once; the whole steps it finished are kept, as they are when the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import simpy
 
+from curtailsim.clock import Clock, Process, to_ms
 from curtailsim.cluster import Cluster, Workload
 from curtailsim.energy.microgrid import SiteMicrogrid
-from curtailsim.protocol import Protocol
+from curtailsim.protocol import RoundRules
 from curtailsim.recorder import Recorder, Segment, finish_ms, steps_done
-
-Process = Generator[simpy.Event, Any, Any]
-
-
-def to_ms(seconds: float) -> int:
-    """Seconds as whole milliseconds of the clock."""
-    return round(seconds * 1000)
 
 
 @dataclass
@@ -41,7 +35,7 @@ class Order:
         report_every_ms: Report while training, this often; None: only at the end. [ms]
         report: Receives the reply so far.
         startup_s: From dispatch to the first step, beside the cluster's own phases. [s]
-        return_s: From the last step to the reply, beside the cluster's own phases. [s]
+        return_s: From the last step to the reply, beside the cluster's own phases; asked for at that time. [s]
         over: Triggered when the round has ended.
     """
 
@@ -54,7 +48,7 @@ class Order:
     report_every_ms: int | None = None
     report: Callable[[Any], None] = lambda reply: None
     startup_s: float = 0.0
-    return_s: float = 0.0
+    return_s: Callable[[], float] = lambda: 0.0
     over: simpy.Event | None = None
 
 
@@ -74,14 +68,14 @@ class Site:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         name: str,
         node_id: int,
         cluster: Cluster,
         workload: Workload,
         microgrids: list[SiteMicrogrid],
         recorder: Recorder,
-        protocol: Protocol,
+        protocol: RoundRules,
     ) -> None:
         self.env, self.name, self.node_id, self.protocol = env, name, node_id, protocol
         self.cluster, self.workload, self.microgrids, self.recorder = cluster, workload, microgrids, recorder
@@ -236,7 +230,7 @@ class Site:
         if ready and (yield from self._phase("model_load", order.startup_s, order.called)):
             reply = yield from self._train(order)
         if reply is not None:
-            yield from self._hand_over(order.return_s)
+            yield from self._hand_over(order.return_s())
         self._rest()
         return None if self._killed else reply
 

@@ -43,5 +43,5 @@ def near_match(word: str, known: Iterable[str]) -> str:
     """The tail of a message about an unknown word: a near match, if any, and what there is."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{hint} ({', '.join(names)})"

@@ -20,6 +20,21 @@ from curtailsim.simulation import HEADLINE, World, plans
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 UNITS = {"mci": "g/kWh", "average_ci": "g/kWh", "price": "USD/MWh", "generation": "kW", "absorption": "kW"}
 
+LIFE = (
+    "window_opened",
+    "window_closed",
+    "provisioning_started",
+    "provisioned",
+    "deprovision_marked",
+    "deprovision_mark_cleared",
+    "deprovisioned",
+    "power_lost",
+)
+"""Events of a site's life."""
+
+ROUNDS = ("round_started", "round_ended", "round_empty", "round_truncated", "aggregated", "training_finished")
+"""Events of the training."""
+
 Pieces = Sequence[tuple[int, float]]
 """A step function: (second it begins, value), the first at second 0."""
 
@@ -91,9 +106,14 @@ def played(scenario: dict[str, Any]) -> RunTables:
 
 
 def happened(tables: RunTables, *names: str) -> list[tuple[float, str, str]]:
-    """(time_s, event, site) of all events of these names, or of all but start and end of the run."""
+    """(time_s, event, site) of all events of these names, or else of sites' lives and of the training."""
     listed = tables.events[["time_s", "event", "site"]].itertuples(index=False, name=None)
-    return [row for row in listed if (row[1] in names if names else row[1] not in ("run_started", "run_ended"))]
+    return [row for row in listed if row[1] in (names or LIFE + ROUNDS)]
+
+
+def lived(tables: RunTables, name: str) -> list[tuple[float, str]]:
+    """(time_s, event) of one site's life."""
+    return [(time, event) for time, event, own in happened(tables, *LIFE) if own == name]
 
 
 def powers(tables: RunTables, name: str = "a") -> list[tuple[float, float, str, float]]:
@@ -104,4 +124,15 @@ def powers(tables: RunTables, name: str = "a") -> list[tuple[float, float, str, 
         if joined and joined[-1][2:] == (phase, kw):
             start = joined.pop()[0]
         joined.append((start, end, str(phase), kw))
+    return joined
+
+
+def flows(tables: RunTables, *columns: str) -> list[tuple[float, ...]]:
+    """(start_s, end_s, *columns, stored_kwh at the end) of the first site's intervals, neighbours alike joined."""
+    own = tables.intervals[tables.intervals.site == tables.intervals.site.iloc[0]]
+    joined: list[tuple[float, ...]] = []
+    for start, end, *values, stored in own[["start_s", "end_s", *columns, "stored_kwh"]].itertuples(index=False):
+        if joined and joined[-1][2:-1] == tuple(values):
+            start = joined.pop()[0]
+        joined.append((start, end, *values, stored))
     return joined

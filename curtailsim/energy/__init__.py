@@ -1,0 +1,1 @@
+"""Where Vessim lives: signals, traces and microgrids."""

@@ -273,7 +273,12 @@ class SiteMicrogrid:
         surplus_kw = generation_kw - self._absorption.taken_w / 1000
         used_kw = max(self.facility_kw - discharge_kw - import_kw, 0.0)
         tolerance = 1e-9 * max(1.0, generation_kw, self.facility_kw)
-        assert abs(surplus_kw - used_kw - charge_kw - wasted_kw) <= tolerance, (surplus_kw, used_kw, charge_kw, wasted_kw)
+        assert abs(surplus_kw - used_kw - charge_kw - wasted_kw) <= tolerance, (
+            surplus_kw,
+            used_kw,
+            charge_kw,
+            wasted_kw,
+        )
         assert abs(self.facility_kw - used_kw - discharge_kw - import_kw) <= tolerance, (self.facility_kw, used_kw)
         self._storage_kw = storage_kw
         context = [math.nan if signal is None else signal.at_ms(now_ms) for signal in self._context]

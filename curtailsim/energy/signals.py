@@ -31,6 +31,10 @@ QUANTITIES: dict[str, Quantity] = {
 }
 
 
+PER_UNIT = ("1", "fraction", "%")
+"""Units of a generation profile per unit of its plant."""
+
+
 class SignalError(ValueError):
     """One or more signals of a site cannot be used."""
 
@@ -70,6 +74,13 @@ class Steps(vessim.Signal):
         right = np.asarray(other.values)[np.searchsorted(other.times_ms, times, side="right") - 1]
         return Steps(times, function(left, right))
 
+    def means(self, edges_ms: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Exact time-weighted means between neighbouring clock times, the first one not below 0."""
+        edges = np.asarray(edges_ms, dtype=float)
+        times = np.asarray([*self.times_ms, max(edges[-1], self.times_ms[-1] + 1)], dtype=float)
+        integral = np.concatenate([[0.0], np.cumsum(np.diff(times) * self.values)])
+        return np.diff(np.interp(edges, times, integral)) / np.diff(edges)
+
 
 @dataclass(frozen=True)
 class SiteSignals:
@@ -81,16 +92,25 @@ class SiteSignals:
     summaries: dict[str, str] = field(default_factory=dict)
 
 
-def site_signals(site: Site, start: datetime, horizon_ms: int) -> SiteSignals:
+def site_signals(site: Any, start: datetime, horizon_ms: int, plant_kw: float | None = None) -> SiteSignals:
     """Load and convert every signal of a site for the horizon.
+
+    Args:
+        site: A site of a scenario.
+        start: Start of the scenario.
+        horizon_ms: Its end on the clock. [ms]
+        plant_kw: Peak of the renewable plant that the generation is to be scaled to: a profile per unit as it stands,
+            a power by its own peak within the horizon.  Absent: the generation is a power, as it stands. [kW]
 
     Raises:
         SignalError: Listing every signal that cannot be read or does not cover the horizon.
     """
     loader = _Loader(start, horizon_ms)
     for key in QUANTITIES:
-        spec = getattr(site, key)
-        if spec is not None:
+        spec = getattr(site, key, None)
+        if spec is not None and key == "generation" and plant_kw is not None:
+            loader.add_plant(key, spec, plant_kw)
+        elif spec is not None:
             loader.add(key, spec)
     if loader.problems:
         raise SignalError(loader.problems)
@@ -100,6 +120,12 @@ def site_signals(site: Site, start: datetime, horizon_ms: int) -> SiteSignals:
         absorption = steps.setdefault("absorption", zero)
         steps["surplus"] = steps["generation"].combine(absorption, lambda g, a: np.maximum(g - a, 0.0))
     return SiteSignals(steps, loader.currency, tuple(loader.warnings), loader.summaries)
+
+
+def scenario_signals(scenario: Any) -> dict[str, SiteSignals]:
+    """The signals of every site of a scenario of any kind, by the site's name."""
+    plant_kw = getattr(scenario, "plant_kw", None)
+    return {site.name: site_signals(site, scenario.start, scenario.horizon_ms, plant_kw) for site in scenario.sites}
 
 
 def mci_rows(site: Site) -> tuple[Any, Any]:
@@ -137,7 +163,10 @@ class _Loader:
 
     def add(self, key: str, spec: Any) -> None:
         if spec.type == "balance":
-            parts = [self.read(f"{key}.{part}", getattr(spec, part), "power") for part in ("load", "must_run", "export_limit")]
+            parts = [
+                self.read(f"{key}.{part}", getattr(spec, part), "power")
+                for part in ("load", "must_run", "export_limit")
+            ]
             if all(part is not None for part in parts):
                 load, must_run, export = parts
                 net = load.combine(must_run, lambda a, b: np.maximum(a - b, 0.0))
@@ -146,6 +175,16 @@ class _Loader:
             steps = self.read(key, spec, QUANTITIES[key])
             if steps is not None:
                 self.keep(key, steps)
+
+    def add_plant(self, key: str, spec: Any, plant_kw: float) -> None:
+        per_unit = spec.unit in PER_UNIT
+        steps = self.read(key, spec, "fraction" if per_unit else "power")
+        if steps is not None:
+            peak = 1.0 if per_unit else max(steps.values)
+            if peak <= 0:
+                self.problems.append((key, f"must be above zero somewhere, to be scaled to {plant_kw:g} kW"))
+            else:
+                self.keep(key, Steps(steps.times_ms, np.asarray(steps.values) * plant_kw / peak))
 
     def keep(self, key: str, steps: Steps) -> None:
         if QUANTITIES[key] == "power" and min(steps.values) < 0:
@@ -170,7 +209,9 @@ class _Loader:
             return None
         offsets = part.stamps - self.start_ms
         if np.any(offsets % 1000):
-            self.problems.append((key, "changes between whole seconds of the scenario's clock; shift its start to whole seconds"))
+            self.problems.append(
+                (key, "changes between whole seconds of the scenario's clock; shift its start to whole seconds")
+            )
             return None
         self.note_currency(trace.unit, quantity)
         self.warnings += [f"{key}: {warning}" for warning in part.warnings]

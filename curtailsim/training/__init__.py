@@ -1,0 +1,1 @@
+"""Where Flower and PyTorch live: text, model, clients, strategies and users' apps."""

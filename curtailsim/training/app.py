@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import simpy
@@ -25,7 +25,8 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import strategy_utils
 
-from curtailsim.federation import Federation, Outcome, everybody, settle
+from curtailsim.clock import Clock, everybody, settle, to_ms
+from curtailsim.federation import Federation, Outcome
 from curtailsim.recorder import Segment
 from curtailsim.site import Site
 from curtailsim.training.flower import RUN_ID, SimGrid, examples_of, fault_of, loss_of, mean_loss
@@ -49,7 +50,7 @@ class AppGrid(SimGrid):
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         federation: Federation,
         client_app: ClientApp,
         contexts: dict[str, Context],
@@ -115,12 +116,12 @@ class AppGrid(SimGrid):
         error = Error(ErrorCode.NODE_UNAVAILABLE, "no usable reply")
         return usable + [Message(error, reply_to=message) for message in others]
 
-    def wait_for_nodes(self, _: float = 0.0) -> None:
+    def wait_for_nodes(self, _: SupportsIndex | float = 0.0) -> None:
         """In place of Flower's wall-clock sleep: advance to the next change of who is ready."""
         self._check_over()
         self._advance(self.federation.membership_change())
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: SupportsIndex | float) -> None:
         """In place of the ServerApp's own wall-clock sleep: advance by as many simulated seconds.
 
         A ClientApp's sleep takes no time, since only its `num-examples` do.
@@ -128,7 +129,7 @@ class AppGrid(SimGrid):
         if self._in_client:
             return
         self._check_over()
-        self._advance(self.env.timeout(round(seconds * 1000)))
+        self._advance(self.env.timeout(to_ms(float(seconds))))
 
     def _check_over(self) -> None:
         if self.federation.over:

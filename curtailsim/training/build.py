@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import simpy
 from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from pydantic import TypeAdapter
 
+from curtailsim.clock import Clock
 from curtailsim.federation import Federation
 from curtailsim.policy import load_object
 from curtailsim.site import Site
@@ -34,6 +34,36 @@ CORPUS: TypeAdapter[CorpusSpec] = TypeAdapter(CorpusSpec)
 def _assemble_once(spec: str) -> Corpus:
     """Every run of a scenario reads the same text."""
     return assemble(CORPUS.validate_json(spec))
+
+
+def check_learner(scenario: Scenario) -> dict[str, str]:
+    """Find what is wrong with a real learner before anything is run.
+
+    Returns:
+        What a manifest should say of it: the digest of the text, which differs between Python versions.
+
+    Raises:
+        ScenarioError: Text is missing, or apps cannot be imported.
+    """
+    from curtailsim.scenario import FlowerApp, TokensOnly
+
+    spec = scenario.training.learner
+    if isinstance(spec, TokensOnly):
+        return {}
+    if isinstance(spec, FlowerApp):
+        _load_app(spec.server_app, "server_app", ServerApp)
+        _load_app(spec.client_app, "client_app", ClientApp)
+        return {}
+    try:
+        corpus = _assemble_once(spec.corpus.model_dump_json())
+        split(corpus, [site.name for site in scenario.sites], spec.corpus, scenario.seed)
+        build_strategy(scenario.training.strategy)
+    except ScenarioError as error:
+        problems = [Problem(f"training.learner.{p.path}", p.rule) for p in error.problems]
+        raise ScenarioError("the scenario", problems) from None
+    except (ImportError, AttributeError, AssertionError, TypeError) as error:
+        raise ScenarioError("the scenario", [Problem("training.strategy", f"cannot be built: {error}")]) from None
+    return {"corpus_sha256": corpus.sha256}
 
 
 def build_learner(scenario: Scenario, sites: list[Site], is_pooled: bool) -> StrategyLearner:
@@ -70,14 +100,14 @@ def build_learner(scenario: Scenario, sites: list[Site], is_pooled: bool) -> Str
     )
 
 
-def connect_learner(env: simpy.Environment, federation: Federation, learner: StrategyLearner) -> Callable[[], Any]:
+def connect_learner(env: Clock, federation: Federation, learner: StrategyLearner) -> Callable[[], Any]:
     """Give a learner the grid of a simulation; returns a function for its final weights."""
     learner.grid = SimGrid(env, federation)
     return lambda: from_record(learner.arrays)
 
 
 def connect_app(
-    env: simpy.Environment, federation: Federation, spec: FlowerApp, seed: int
+    env: Clock, federation: Federation, spec: FlowerApp, seed: int
 ) -> tuple[Callable[[], None], Callable[[], Any]]:
     """A user's apps on the grid of a simulation.
 

@@ -9,7 +9,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import simpy
@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy, strategy_utils
 from flwr.supercore.task_identity import TaskIdentity
 
+from curtailsim.clock import Clock
 from curtailsim.federation import Federation, Outcome, Work
 from curtailsim.site import Site
 
@@ -39,7 +40,7 @@ class SimGrid(Grid):
         federation: Runs the exchanges.
     """
 
-    def __init__(self, env: simpy.Environment, federation: Federation) -> None:
+    def __init__(self, env: Clock, federation: Federation) -> None:
         self.env, self.federation = env, federation
         self._by_node = {site.node_id: site for site in federation.sites}
 
@@ -60,15 +61,17 @@ class SimGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Run one timed round on the clock."""
         by_site = {self.site(message).name: message for message in messages}
+        if not by_site:
+            return []
         self.federation.number += 1
 
         def exchange() -> Generator[simpy.Event, Any, list[Message]]:
             replies = yield from self.federation.exchange(by_site, timed=True)
             return [progress.reply for progress in replies.values()]
 
-        replies: list[Message] = self.env.run(until=self.env.process(exchange()))
+        replies = self.env.run(until=self.env.process(exchange()))
         self.federation.version += 1
-        return replies
+        return cast(list[Message], replies)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Only users' apps push and pull; see AppGrid."""
@@ -132,7 +135,7 @@ class StrategyLearner:
         assert self.grid is not None
         state, flower_sleep = random.getstate(), strategy_utils.sleep
         random.seed(f"{self.seed} strategy {number}")  # Flower's sampling draws from the global generator
-        strategy_utils.sleep = _refuse_to_sleep
+        strategy_utils.sleep = _refuse_to_sleep  # type: ignore[assignment]
         try:
             messages = list(self.strategy.configure_train(number, self.arrays, ConfigRecord(), self.grid))
         except TooFewSites:
@@ -147,7 +150,7 @@ class StrategyLearner:
         arrays = message.content["arrays"] if previous is None else previous.content["arrays"]
         config = ConfigRecord(
             {
-                **message.content["config"],
+                **message.content.config_records["config"],
                 "real-steps": work.real_steps,
                 "num-examples": work.examples,
                 "global-step": float(work.global_step),
@@ -171,7 +174,7 @@ class StrategyLearner:
         if federated:
             arrays, _ = self.strategy.aggregate_train(number, good)
         else:
-            arrays = good[0].content["arrays"]
+            arrays = good[0].content.array_records["arrays"]
         if arrays is None:
             return Outcome(False, {**rejected, "": "the strategy made no model of the replies"}, None, self.eval_loss)
         self.arrays = arrays

@@ -1,0 +1,379 @@
+"""What should a dispatched pool do from here on?  From a scenario to problems, and from problems to plans.
+
+Slots count from the scenario's start throughout.  A plan is made for one window of tranches, from what is committed,
+from what is known of prices and supply, and from where an outage ends; the optimiser sees an ordinary problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from curtailsim import dispatch_baselines
+from curtailsim.dispatch import (
+    DispatchProblem,
+    Floats,
+    Mode,
+    Plan,
+    Progress,
+    Run,
+    Supply,
+    Task,
+    build_run_model,
+    evaluate,
+    explain_infeasibility,
+    load_and_gpus,
+    remaining_problem,
+    run_slots,
+    solve,
+    solver_available,
+)
+from curtailsim.dispatch_scenario import DispatchScenario, DispatchTask
+from curtailsim.energy.signals import SiteSignals, Steps, site_signals
+from curtailsim.spec import Problem, ScenarioError
+
+OPTIMUM = "dispatch_plan"
+
+
+def slot_edges_ms(scenario: DispatchScenario) -> Floats:
+    """Borders of the slots on the clock. [ms]"""
+    return np.arange(scenario.slots + 1) * (scenario.dispatch.slot_h * 3_600_000)
+
+
+def actual_signals(scenario: DispatchScenario) -> SiteSignals:
+    """What happens."""
+    return site_signals(scenario.sites[0], scenario.start, scenario.horizon_ms, scenario.plant_kw)
+
+
+def foreseen_signals(scenario: DispatchScenario) -> SiteSignals:
+    """What plans are made for."""
+    return site_signals(scenario.foreseen_site, scenario.start, scenario.horizon_ms, scenario.plant_kw)
+
+
+def whole_problem(scenario: DispatchScenario, signals: SiteSignals) -> DispatchProblem:
+    """The dispatch problem of the whole horizon: all tranches together, signals as means over the slots."""
+    rules, edges = scenario.dispatch, slot_edges_ms(scenario)
+    generation = signals.steps.get("generation", Steps([0], [0.0]))
+    return DispatchProblem(
+        tasks=tuple(_task(scenario, task) for task in rules.tasks),
+        slot_h=rules.slot_h,
+        price_usd_per_mwh=tuple(signals.steps["price"].means(edges).tolist()),
+        renewable_mw=tuple((generation.means(edges) / 1000).tolist()),
+        gpus=rules.pool_gpus,
+        idle_mw=rules.idle_mw,
+        curtailment_usd_per_mwh=rules.curtailment_per_mwh,
+        renewable_usd_per_mwh=rules.renewable_per_mwh,
+        import_limit_mw=rules.import_limit_mw,
+        start_every_slots=rules.start_every_slots,
+    )
+
+
+def _task(scenario: DispatchScenario, task: DispatchTask) -> Task:
+    return Task(
+        name=task.name,
+        modes=tuple(Mode.model_validate(mode) for mode in scenario.dispatch.modes(task)),
+        tokens=task.tokens * scenario.tranches,
+        segments=task.segments * scenario.tranches,
+        restart_h=task.restart_h,
+        checkpoint_h=task.checkpoint_h,
+        restart_usd=task.restart_cost,
+    )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan made at some slot.
+
+    Attributes:
+        runs: Its runs, without those committed before.
+        load_mw: Facility power it promises, by slot of the whole horizon from `slot` on. [MW]
+        status: Of the solver, or `file` or the name of a baseline.
+        bound: No plan is cheaper; None where nothing is proved. [currency]
+        gap: Distance of the plan's cost from it; None where nothing is proved. [-]
+        given_up: Segments that no plan could train any more, by task.
+        time_s: Wall time of the search; it never enters a result. [s]
+    """
+
+    runs: tuple[Run, ...]
+    load_mw: Floats
+    status: str
+    bound: float | None = None
+    gap: float | None = None
+    given_up: dict[str, int] | None = None
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known and decided when a plan is made.
+
+    Attributes:
+        slot: Slot at whose start the plan begins.
+        committed: Runs that have started, cut off where they were interrupted.
+        lost: Segments given up so far, by task.
+        known_slots: Slots from here on whose price and supply are known as they will be.
+    """
+
+    slot: int
+    committed: tuple[Run, ...] = ()
+    lost: tuple[tuple[str, int], ...] = ()
+    known_slots: int = 0
+
+
+class Planner:
+    """Makes plans for a scenario.
+
+    Args:
+        scenario: What is asked.
+        progress: Told how the solver stands.
+
+    Attributes:
+        foreseen: The whole horizon as it is forecast.
+        actual: The whole horizon as it will be.
+    """
+
+    def __init__(self, scenario: DispatchScenario, progress: Callable[[Progress], None] | None = None) -> None:
+        self.scenario, self.progress = scenario, progress
+        self.actual = whole_problem(scenario, actual_signals(scenario))
+        self.foreseen = whole_problem(scenario, foreseen_signals(scenario))
+
+    @property
+    def tranche_slots(self) -> int:
+        """Slots of a tranche."""
+        return self.scenario.slots // self.scenario.tranches
+
+    def forecast(self, situation: Situation) -> DispatchProblem:
+        """The whole horizon as it looks in a situation."""
+        known = slice(0, situation.slot + situation.known_slots)
+        price, renewable = list(self.foreseen.price_usd_per_mwh), list(self.foreseen.renewable_mw)
+        price[known], renewable[known] = self.actual.price_usd_per_mwh[known], self.actual.renewable_mw[known]
+        return self.foreseen.model_copy(update={"price_usd_per_mwh": tuple(price), "renewable_mw": tuple(renewable)})
+
+    def problem(self, situation: Situation) -> DispatchProblem:
+        """What there is to decide in a situation, its slots counted from the situation's."""
+        slot = situation.slot
+        rest = remaining_problem(self.forecast(situation), self._plan(situation.committed), slot)
+        last = self._window_end(slot)
+        done = {
+            task.name: sum(r.segments for r in situation.committed if r.task == task.name)
+            for task in self.foreseen.tasks
+        }
+        lost = dict(situation.lost)
+        tasks = []
+        for task in rest.tasks:
+            per_tranche = self.foreseen.task(task.name).segments // self.scenario.tranches
+            wanted = per_tranche * (last // self.tranche_slots) - done[task.name] - lost.get(task.name, 0)
+            if wanted > 0:
+                tokens = task.tokens * wanted / task.segments
+                tasks.append(task.model_copy(update={"segments": wanted, "tokens": tokens}))
+        series = ("price_usd_per_mwh", "renewable_mw", "committed_mw", "committed_gpus")
+        cut = {name: getattr(rest, name)[: last - slot] for name in series}
+        return rest.model_copy(update={"tasks": tuple(tasks), **cut})
+
+    def plan(self, situation: Situation) -> Planned:
+        """The optimum; what cannot be trained any more is given up after a deviation, and only then.
+
+        Raises:
+            ScenarioError: There is no plan.
+        """
+        problem = self.problem(situation)
+        try:
+            return self._solved(problem, situation, None)
+        except ScenarioError:
+            reduced = None if not situation.committed else self._without_missing(problem)
+            if reduced is None:
+                raise
+            return self._solved(reduced[0], situation, reduced[1])
+
+    def _solved(self, problem: DispatchProblem, situation: Situation, given_up: dict[str, int] | None) -> Planned:
+        rules = self.scenario.dispatch
+        if not problem.tasks:
+            return Planned((), self._load(problem, ()), "nothing left", given_up=given_up)
+        found = solve(problem, relative_gap=rules.gap, time_limit_s=rules.time_limit_s, progress=self.progress)
+        proved = math.isfinite(found.bound_usd)
+        return Planned(
+            _moved(found.plan.runs, situation.slot),
+            self._load(problem, found.plan.runs),
+            found.status,
+            found.bound_usd if proved else None,
+            found.relative_gap if proved else None,
+            given_up,
+            found.time_s,
+        )
+
+    def read(self, path: str) -> Planned:
+        """The plan in a file, audited.
+
+        Raises:
+            ScenarioError: It is no plan for this scenario; every mistake is listed.
+        """
+        plan = Plan.from_json(Path(path).read_text(encoding="utf-8"), path)
+        try:
+            found = evaluate(self.foreseen, plan)
+        except ScenarioError as error:
+            raise ScenarioError(path, error.problems) from None
+        return Planned(plan.runs, found.load_mw, "file")
+
+    def baseline(self, name: str) -> Planned:
+        """A simpler operator's plan for the whole horizon.
+
+        Raises:
+            ScenarioError: Such an operator cannot train every tranche.
+        """
+        rules, problem = self.scenario.dispatch, self.foreseen
+        if name in ("fixed", "fixed_best"):
+            plan = getattr(dispatch_baselines, name)(problem)
+            return Planned(plan.runs, self._load(problem, plan.runs), name)
+        search = getattr(dispatch_baselines, name)
+        found = search(problem, relative_gap=rules.gap, time_limit_s=rules.time_limit_s)
+        bound = found.bound_usd if math.isfinite(found.bound_usd) else None
+        gap = found.relative_gap if math.isfinite(found.relative_gap) else None
+        load = self._load(problem, found.plan.runs)
+        return Planned(found.plan.runs, load, found.status, bound, gap, time_s=found.time_s)
+
+    def resumed(self, runs: Sequence[Run], interrupted: Iterable[Run], slot: int) -> tuple[Run, ...]:
+        """How a simpler operator goes on after an outage: each task in its order and modes, as soon as it can.
+
+        Args:
+            runs: Runs that have not started.
+            interrupted: What was lost of runs that had.
+            slot: First slot after the outage.
+        """
+        pending: list[Run] = []
+        for task in self.foreseen.tasks:
+            free = slot
+            todo = [run for run in interrupted if run.task == task.name]
+            todo += sorted((run for run in runs if run.task == task.name), key=lambda run: run.start_slot)
+            for run in todo:
+                start = max(run.start_slot, free)
+                free = start + run_slots(task, task.mode(run.mode), run.segments, self.foreseen.slot_h)
+                if start < self.foreseen.slots:
+                    pending.append(run.model_copy(update={"start_slot": start}))
+        return tuple(pending)
+
+    def _window_end(self, slot: int) -> int:
+        """Slot at which the window that a plan made now covers ends."""
+        first = slot // self.tranche_slots
+        tranches = min(first + self.scenario.dispatch.look_ahead_tranches, self.scenario.tranches)
+        return tranches * self.tranche_slots
+
+    def _plan(self, runs: Iterable[Run]) -> Plan:
+        return Plan(slot_h=self.foreseen.slot_h, runs=tuple(runs))
+
+    def _load(self, problem: DispatchProblem, runs: Iterable[Run]) -> Floats:
+        return load_and_gpus(problem, runs)[0]
+
+    def _without_missing(self, problem: DispatchProblem) -> tuple[DispatchProblem, dict[str, int]] | None:
+        """The same problem without the segments that do not fit any more, and how many they are by task."""
+        if not solver_available():
+            return None
+        model = build_run_model(problem, elastic=True)
+        result = model.program.minimise(time_limit_s=self.scenario.dispatch.time_limit_s)
+        if result.values is None:
+            return None
+        given_up = {task.name: round(float(result.values[column])) for column, task in model.missing.items()}
+        tasks = []
+        for task in problem.tasks:
+            left = task.segments - given_up[task.name]
+            if left:
+                tokens = task.tokens * left / task.segments
+                tasks.append(task.model_copy(update={"segments": left, "tokens": tokens}))
+        kept = {name: count for name, count in given_up.items() if count}
+        return problem.model_copy(update={"tasks": tuple(tasks)}), kept
+
+
+def _moved(runs: Iterable[Run], slots: int) -> tuple[Run, ...]:
+    return tuple(run.model_copy(update={"start_slot": run.start_slot + slots}) for run in runs)
+
+
+@dataclass(frozen=True)
+class Money:
+    """What a load costs.
+
+    Attributes:
+        cost: Energy, curtailment and restarts. [currency]
+        energy_cost: Energy alone. [currency]
+        curtailed_mwh: Renewable energy left unused. [MWh]
+        load_mwh: Facility energy. [MWh]
+        green_mwh: Renewable energy used. [MWh]
+        peak_load_mw: Highest power. [MW]
+        peak_import_mw: Highest import. [MW]
+    """
+
+    cost: float
+    energy_cost: float
+    curtailed_mwh: float
+    load_mwh: float
+    green_mwh: float
+    peak_load_mw: float
+    peak_import_mw: float
+
+    @property
+    def green_share(self) -> float | None:
+        """Renewable energy used over facility energy. [-]"""
+        return self.green_mwh / self.load_mwh if self.load_mwh else None
+
+
+def money(
+    problem: DispatchProblem, price: Floats, renewable_mw: Floats, load_mw: Floats, hours: Floats, restart_cost: float
+) -> Money:
+    """What a load costs in pieces of constant power, supplied in the cheapest way."""
+    rules = problem.curtailment_usd_per_mwh, problem.renewable_usd_per_mwh
+    limit = math.inf if problem.import_limit_mw is None else problem.import_limit_mw
+    used, grid = Supply(price, renewable_mw, 1.0, *rules, limit).split(load_mw)
+    return priced(problem, price, renewable_mw, used, grid, hours, restart_cost)
+
+
+def priced(
+    problem: DispatchProblem,
+    price: Floats,
+    renewable_mw: Floats,
+    used_mw: Floats,
+    grid_mw: Floats,
+    hours: Floats,
+    restart_cost: float,
+) -> Money:
+    """What a supply costs in pieces of constant power."""
+    energy = float(hours @ (price * grid_mw + problem.renewable_usd_per_mwh * used_mw))
+    curtailed = float(hours @ (renewable_mw - used_mw))
+    load = used_mw + grid_mw
+    return Money(
+        cost=energy + problem.curtailment_usd_per_mwh * curtailed + restart_cost,
+        energy_cost=energy,
+        curtailed_mwh=curtailed,
+        load_mwh=float(hours @ load),
+        green_mwh=float(hours @ used_mw),
+        peak_load_mw=float(load.max()),
+        peak_import_mw=float(grid_mw.max()),
+    )
+
+
+def require_feasible(scenario: DispatchScenario) -> None:
+    """Refuse a scenario whose first window has no plan even in the relaxed program, which takes no time to see.
+
+    Raises:
+        ScenarioError: With the tranches that do not fit and the GPU-hours they lack.
+    """
+    planner = Planner(scenario)
+    problem = planner.problem(Situation(0))
+    if solver_available():
+        relaxed = build_run_model(problem).program.minimise(relax=True)
+        if relaxed.status == "infeasible":
+            raise ScenarioError(f"scenario {scenario.name}", _in_scenario(scenario, explain_infeasibility(problem)))
+
+
+def _in_scenario(scenario: DispatchScenario, problems: list[Problem]) -> list[Problem]:
+    """Mistakes of a dispatch problem under the keys of the scenario."""
+    numbers = {task.name: index for index, task in enumerate(scenario.dispatch.tasks)}
+
+    def moved(problem: Problem) -> Problem:
+        parts = problem.path.split(".")
+        if parts[0] == "tasks" and len(parts) > 1 and parts[1] in numbers:
+            parts[:2] = [f"tasks[{numbers[parts[1]]}]"]
+        return Problem(".".join(["dispatch", *parts]), problem.rule)
+
+    return [moved(problem) for problem in problems]
