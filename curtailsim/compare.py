@@ -21,7 +21,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -304,24 +304,30 @@ def read_log(path: str | Path, clients: Mapping[str, str] = CLIENTS) -> Log:
         rule = f"must include {', '.join(PUBLISHED)} (published) or {', '.join(OWN)} (ours)"
         raise ScenarioError(str(path), [Problem("columns", f"{rule}; there are {', '.join(columns) or 'none'}")])
     published = columns_of is PUBLISHED
-    problems: dict[str, Problem] = {}
+    problems: dict[tuple[str, str], Problem] = {}
     events: list[Event] = []
     for line, row in rows:
         time_s, kind, place, number = (row[column] for column in columns_of)
         if not _is_time(time_s):
-            problems.setdefault("time", Problem(f"line {line}, {columns_of.time}", f"must be seconds (got {time_s!r})"))
-        if published and kind not in LOG_KINDS and kind != LOG_OPENED:
-            rule = f"{kind!r} is unknown{near_match(kind, [*LOG_KINDS, LOG_OPENED])}"
-            problems.setdefault(kind, Problem(f"line {line}, {columns_of.kind}", rule))
-        if published and place and place not in clients:
-            rule = f"{place!r} stands for no site of these results; add --client {place}=SITE"
-            problems.setdefault(place, Problem(f"line {line}, {columns_of.place}", rule))
+            rule = f"must be seconds (got {time_s!r})"
+            problems.setdefault((columns_of.time, ""), Problem(f"line {line}, {columns_of.time}", rule))
+        if published:
+            for column, word, rule in _unknown(kind, place, clients):
+                problems.setdefault((column, word), Problem(f"line {line}, {column}", rule))
+            kind, place = LOG_KINDS.get(kind, kind), clients.get(place, "")
         if not problems and kind != LOG_OPENED:
-            known = (LOG_KINDS[kind], clients.get(place, "")) if published else (kind, place)
-            events.append(Event(float(time_s), *known, number))
+            events.append(Event(float(time_s), kind, place, number))
     if problems:
         raise ScenarioError(str(path), list(problems.values()))
     return Log(sorted(events, key=lambda event: event.time_s), frozenset(LOG_KINDS.values()) if published else None)
+
+
+def _unknown(kind: str, client: str, clients: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Words of a published event that mean nothing: column, word and what is wrong with it."""
+    if kind not in LOG_KINDS and kind != LOG_OPENED:
+        yield PUBLISHED.kind, kind, f"{kind!r} is unknown{near_match(kind, [*LOG_KINDS, LOG_OPENED])}"
+    if client and client not in clients:
+        yield PUBLISHED.place, client, f"{client!r} stands for no site of these results; add --client {client}=SITE"
 
 
 def align(ours: Iterable[Event], reference: Log, name: str, within_s: float | None = None) -> Alignment:
@@ -492,7 +498,7 @@ def _numbers(summary: Mapping[str, Any], runs: list[str]) -> dict[tuple[str, str
     return found
 
 
-def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[tuple[str, ...], float | None]]:
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float | None]]:
     """Numbers, and where a number is missing, with the way to them."""
     if isinstance(value, dict):
         for name, inner in value.items():

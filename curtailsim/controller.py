@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curtailsim.clock import Clock, Process, to_ms
+from curtailsim.clock import Clock, Process, settle, to_ms
 from curtailsim.energy.signals import SiteSignals
 from curtailsim.policy import Always, Custom, SiteView, Threshold
 from curtailsim.protocol import Control
@@ -72,12 +72,8 @@ class Controller:
         """Pass over the sites in their order, pause, and again."""
         while True:
             for site in self.sites:
-                was_off = site.state == "off"
-                self._decide(site, site.name in self._wanted())
-                if was_off and site.name in self._wanted_since and self.control.provisioning_blocks:
-                    yield self.env.timeout(0)
-                    while site.state == "provisioning":
-                        yield self.env.timeout(to_ms(site.cluster.provisioning_delay_s))
+                if self._decide(site, site.name in self._wanted()) and self.control.provisioning_blocks:
+                    yield settle(self.env, delay_ms=to_ms(site.cluster.provisioning_delay_s))
             yield self.env.timeout(pause_ms)
 
     def _wanted(self) -> set[str]:
@@ -86,7 +82,8 @@ class Controller:
         assert not unknown, f"the policy wants {sorted(unknown)}, which are no sites"
         return wanted
 
-    def _decide(self, site: Site, wanted: bool) -> None:
+    def _decide(self, site: Site, wanted: bool) -> bool:
+        """Act on whether a site is wanted; whether that started it."""
         if wanted != (site.name in self._open):
             self._open ^= {site.name}
             self.recorder.event("window_opened" if wanted else "window_closed", site.name)
@@ -95,14 +92,15 @@ class Controller:
         else:
             self._wanted_since.pop(site.name, None)
         if self._stopped:
-            return
+            return False
         if wanted:
-            self._want(site)
-        elif site.name in self._marks:
+            return self._want(site)
+        if site.name in self._marks:
             if self.control.poll_interval_s is not None:
                 self._release_if_due(site)
         elif site.state != "off" and (not site.leaving or self.control.remark_leaving):
             self._mark(site)
+        return False
 
     def _notice(self, site: Site) -> None:
         """A site that went off while it is wanted may have to start again."""
@@ -130,11 +128,11 @@ class Controller:
         }
         return SiteView(site.name, site.state, values, site.cluster.facility_kw("training"))
 
-    def _want(self, site: Site) -> None:
+    def _want(self, site: Site) -> bool:
         if self._marks.pop(site.name, None) is not None:
             self.recorder.event("deprovision_mark_cleared", site.name)
         if site.state != "off":
-            return
+            return False
         since, delay_ms = self._wanted_since[site.name], to_ms(self.policy.acquire_delay_s)
         if self.env.now < since + delay_ms:
             if self.control.poll_interval_s is None:
@@ -142,6 +140,8 @@ class Controller:
         elif site.microgrids[0].supply_kw(self.env.now) >= site.cluster.peak_kw:
             self.recorder.event("provision_decided", site.name)
             site.start()
+            return True
+        return False
 
     def _look_again(self, time_ms: int) -> Process:
         yield self.env.timeout(time_ms - self.env.now)

@@ -8,7 +8,7 @@ All power and all signals are constant within an interval, so every integral her
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ class RunTables:
         segments: Whole virtual steps of one site, back to back: step k ends at start_s + k x step_s.
         summary: The numbers of `summary.json` for this run.
         weights_sha256: Digest of the final model; None without a real learner.
+        extra: Further tables of this kind of run, by name.
+        documents: Further files, by name.
     """
 
     events: pd.DataFrame
@@ -58,6 +60,8 @@ class RunTables:
     segments: pd.DataFrame
     summary: dict[str, Any]
     weights_sha256: str | None
+    extra: dict[str, pd.DataFrame] = field(default_factory=dict)
+    documents: dict[str, str] = field(default_factory=dict)
 
 
 def make_tables(

@@ -104,17 +104,19 @@ def notes(results: Results) -> list[Text]:
     }[accounting["method"]]
     curtailed = {
         "surplus": "drawn from physical surplus, directly or through storage",
-        "mci_below": f"drawn while marginal intensity is below {accounting['curtailed_below_g_per_kwh']} g/kWh (a proxy)",
+        "mci_below": "drawn while marginal intensity is below "
+        f"{accounting['curtailed_below_g_per_kwh']} g/kWh (a proxy)",
     }[accounting["curtailed_share"]]
     stride = scenario["training"]["stride"]
     own = results.summary["runs"][results.runs[0]]
     learner = scenario["training"]["learner"]["type"]
     lines = [
         f"Emission ratio: {basis}.  Curtailed share: {curtailed}.",
-        f"Horizon: {scenario['duration_h']:g} h from {scenario['start']} (UTC); a signal holds until its next time stamp.",
+        f"Horizon: {scenario['duration_h']:g} h from {scenario['start']} (UTC); a signal holds until its next stamp.",
         f"Learner {learner}: {own['real_steps']:,} real optimiser steps for {own['steps']:,} virtual ones"
         + (f" (1 in {stride})." if learner == "gpt" else "."),
-        f"Seed {results.summary['seed']}, {manifest['threads']} PyTorch thread(s), digest {results.summary['digest'][:16]}.",
+        f"Seed {results.summary['seed']}, {manifest['threads']} PyTorch thread(s), "
+        f"digest {results.summary['digest'][:16]}.",
     ]
     for site, warnings in manifest.get("warnings", {}).items():
         lines += [f"Warning, {site}: {warning}." for warning in warnings]

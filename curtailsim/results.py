@@ -23,10 +23,12 @@ from typing import Any
 
 import pandas as pd
 
-from curtailsim.energy.signals import site_signals
+from curtailsim import simulation
+from curtailsim.dispatch_scenario import DispatchScenario
+from curtailsim.energy.signals import scenario_signals
 from curtailsim.metrics import RunTables, ratio
 from curtailsim.scenario import Scenario, TokensOnly, dump
-from curtailsim.simulation import HEADLINE, Watcher, plans, simulate
+from curtailsim.simulation import HEADLINE, Watcher
 from curtailsim.spec import Problem, ScenarioError
 
 PACKAGES = ("curtailsim", "flwr", "numpy", "pandas", "simpy", "torch", "vessim")
@@ -106,7 +108,7 @@ def open_results(path: str | Path) -> Results:
 
 
 def run(
-    scenario: Scenario,
+    scenario: Scenario | DispatchScenario,
     out: str | Path | None = None,
     watcher: Watcher | None = None,
     started: Callable[[list[str]], None] = lambda names: None,
@@ -123,25 +125,49 @@ def run(
         ScenarioError: The place for the results is taken by something else.
     """
     target = Path(out) if out is not None else Path("results") / scenario.name
-    todo = list(plans(scenario))
+    engine = _engine(scenario)
+    todo = list(engine.plans(scenario))
     started([next(iter(plan.ledgers)) for plan in todo])
     _pin_threads(scenario)
     learner = check_learner(scenario)
     with _folder(target, scenario, learner) as folder:
         tables: dict[str, RunTables] = {}
         for plan in todo:
-            for name, made in simulate(scenario, plan, watcher).items():
+            for name, made in engine.simulate(scenario, plan, watcher).items():
                 tables[name] = made
                 _write_tables(folder / name, made)
         _write_json(folder / "summary.json", summarise(scenario, tables, folder))
-        from curtailsim.plots import draw
-
-        draw(folder, scenario, tables)
+        _draw(folder, scenario, tables)
     return Results(target)
 
 
-def summarise(scenario: Scenario, tables: dict[str, RunTables], folder: Path) -> dict[str, Any]:
+def _engine(scenario: Scenario | DispatchScenario) -> Any:
+    """The module that plans and simulates a scenario of this kind."""
+    if isinstance(scenario, DispatchScenario):
+        from curtailsim import dispatch_run
+
+        return dispatch_run
+    return simulation
+
+
+def _draw(folder: Path, scenario: Scenario | DispatchScenario, tables: dict[str, RunTables]) -> None:
+    if isinstance(scenario, DispatchScenario):
+        from curtailsim import dispatch_plots
+
+        dispatch_plots.draw(folder, scenario, tables)
+    else:
+        from curtailsim import plots
+
+        plots.draw(folder, scenario, tables)
+
+
+def summarise(scenario: Scenario | DispatchScenario, tables: dict[str, RunTables], folder: Path) -> dict[str, Any]:
     """The content of `summary.json`."""
+    digest = _digest(scenario, tables, folder)
+    currencies = {signals.currency for signals in scenario_signals(scenario).values()} - {None}
+    currency = next(iter(currencies), None)
+    if isinstance(scenario, DispatchScenario):
+        return dict(_engine(scenario).summarise(scenario, tables, digest, currency))
     runs = {name: made.summary for name, made in tables.items()}
     own = runs[HEADLINE]
     keys = {"emission_ratio": "emissions_kg", "emission_ratio_surplus_first": "emissions_surplus_first_kg"}
@@ -151,23 +177,22 @@ def summarise(scenario: Scenario, tables: dict[str, RunTables], folder: Path) ->
     }
     if scenario.accounting.method == "surplus_first":
         ratios["emission_ratio"] = ratios["emission_ratio_surplus_first"]
-    currencies = {site_signals(s, scenario.start, scenario.horizon_ms).currency for s in scenario.sites} - {None}
     return {
         "scenario": scenario.name,
         "seed": scenario.seed,
-        "digest": _digest(scenario, tables, folder),
+        "digest": digest,
         "accounting": scenario.accounting.model_dump(mode="json"),
-        "currency": next(iter(currencies), None),
+        "currency": currency,
         **ratios,
         "runs": runs,
     }
 
 
-def _digest(scenario: Scenario, tables: dict[str, RunTables], folder: Path) -> str:
+def _digest(scenario: Scenario | DispatchScenario, tables: dict[str, RunTables], folder: Path) -> str:
     """SHA-256 over the scenario, every table's bytes and every final model; places of files do not enter it."""
     total = hashlib.sha256(json.dumps(_without_paths(scenario.model_dump(mode="json")), sort_keys=True).encode())
     for name in sorted(tables):
-        for table in TABLES:
+        for table in (*TABLES, *sorted(tables[name].extra)):
             total.update(f"{name}/{table}".encode() + (folder / name / f"{table}.csv").read_bytes())
         total.update(str(tables[name].weights_sha256).encode())
     return total.hexdigest()
@@ -180,12 +205,13 @@ def _without_paths(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kept = {key: _without_paths(item) for key, item in value.items() if key != "sources"}
-    if isinstance(kept.get("path"), str):
-        kept["path"] = hashlib.sha256(Path(kept["path"]).read_bytes()).hexdigest()
+    for key in ("path", "plan"):
+        if isinstance(kept.get(key), str):
+            kept[key] = hashlib.sha256(Path(kept[key]).read_bytes()).hexdigest()
     return kept
 
 
-def check_learner(scenario: Scenario) -> dict[str, str]:
+def check_learner(scenario: Scenario | DispatchScenario) -> dict[str, str]:
     """Find what is wrong with a real learner before anything is run, and what a manifest should say of it.
 
     Raises:
@@ -193,12 +219,16 @@ def check_learner(scenario: Scenario) -> dict[str, str]:
     """
     if isinstance(scenario.training.learner, TokensOnly):
         return {}
+    if isinstance(scenario, DispatchScenario):
+        from curtailsim.training.tasks import check_learners
+
+        return check_learners(scenario.training.learner, [task.name for task in scenario.dispatch.tasks], scenario.seed)
     from curtailsim.training.build import check_learner as check
 
     return check(scenario)
 
 
-def _pin_threads(scenario: Scenario) -> None:
+def _pin_threads(scenario: Scenario | DispatchScenario) -> None:
     """One thread count for every run: sums over more threads round differently."""
     if not isinstance(scenario.training.learner, TokensOnly):
         import torch
@@ -207,7 +237,7 @@ def _pin_threads(scenario: Scenario) -> None:
 
 
 @contextmanager
-def _folder(target: Path, scenario: Scenario, learner: dict[str, str]) -> Iterator[Path]:
+def _folder(target: Path, scenario: Scenario | DispatchScenario, learner: dict[str, str]) -> Iterator[Path]:
     """A folder to write to, which becomes `target` if all goes well and `<target>.partial` if not."""
     if target.exists() and not (target / "manifest.json").is_file() and (not target.is_dir() or any(target.iterdir())):
         raise ScenarioError("--out", [Problem(str(target), "exists and is no results folder; choose another place")])
@@ -243,8 +273,8 @@ def _move(folder: Path, place: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _manifest(scenario: Scenario) -> dict[str, Any]:
-    signals = {site.name: site_signals(site, scenario.start, scenario.horizon_ms) for site in scenario.sites}
+def _manifest(scenario: Scenario | DispatchScenario) -> dict[str, Any]:
+    signals = scenario_signals(scenario)
     return {
         "scenario": scenario.model_dump(mode="json"),
         "signals": {name: found.summaries for name, found in signals.items()},
@@ -271,6 +301,10 @@ def _write_tables(folder: Path, tables: RunTables) -> None:
     folder.mkdir()
     for name in TABLES:
         getattr(tables, name).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+    for name, table in tables.extra.items():
+        table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+    for name, text in tables.documents.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _write_json(path: Path, content: Any) -> None:

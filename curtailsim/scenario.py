@@ -6,7 +6,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -139,7 +139,7 @@ class FlowerApp(Spec):
     client_app: str = Field(pattern=r"^[\w.]+:\w+$")
     examples_per_step: int = Field(gt=0)
     evaluate_share: float = Field(default=1 / 3, ge=0)
-    run_config: dict[str, str | int | float | bool] = {}
+    run_config: dict[str, str | int | float | bool] = Field(default_factory=dict)
 
 
 class Training(Spec):
@@ -330,13 +330,16 @@ _Loader.add_implicit_resolver(
 )
 
 
-def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Scenario:
+def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Any:
     """Read a scenario, apply overrides, and check all of it.
 
     Args:
         source: A YAML file, or the same as a mapping (relative paths then start at the working directory).
         overrides: `path=value` each, for example `sites[1].cluster.pue=1.2`, `sites.texas.cluster.pue=1.2`
             or `sites.*.cluster.pue=1.2`.
+
+    Returns:
+        A `Scenario`, or a `DispatchScenario` where the policy's type is dispatch_plan.
 
     Raises:
         ScenarioError: Listing every mistake.
@@ -351,19 +354,30 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     for override in overrides:
         _override(raw, override, label)
     problems = list(_locate_files(raw, base))
+    model, check = _kind(raw)
     try:
-        scenario = Scenario.model_validate(raw)
+        scenario = model.model_validate(raw)
     except ValidationError as error:
-        problems += [_explain(detail, raw) for detail in error.errors() if not _is_echo(detail)]
+        problems += [_explain(detail, raw, model) for detail in error.errors() if not _is_echo(detail)]
         raise ScenarioError(label, _unique(problems)) from None
     unset = {problem.path for problem in problems}
-    problems += [problem for problem in _cross_check(scenario) if f"{problem.path}.path" not in unset]
+    problems += [problem for problem in check(scenario) if f"{problem.path}.path" not in unset]
     if problems:
         raise ScenarioError(label, problems)
     return scenario
 
 
-def dump(scenario: Scenario) -> str:
+def _kind(raw: Mapping[str, Any]) -> tuple[type[Spec], Callable[[Any], Iterable[Problem]]]:
+    """The model a scenario is checked with, and the check of what no single key shows."""
+    policy = raw.get("policy")
+    if "dispatch" in raw or (isinstance(policy, Mapping) and policy.get("type") == "dispatch_plan"):
+        from curtailsim.dispatch_scenario import DispatchScenario, cross_check
+
+        return DispatchScenario, cross_check
+    return Scenario, _cross_check
+
+
+def dump(scenario: Spec) -> str:
     """The resolved scenario as YAML: every default spelled out; loading it gives the same scenario."""
     return yaml.safe_dump(scenario.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
@@ -445,7 +459,7 @@ def _locate_files(raw: Any, base: Path, where: str = "") -> Iterator[Problem]:
     elif isinstance(raw, dict):
         for key, value in raw.items():
             here = f"{where}.{key}".lstrip(".")
-            if key == "path" and isinstance(value, str):
+            if key in ("path", "plan") and isinstance(value, str):
                 missing = [v for v in re.findall(r"\$\{(\w+)\}", value) if v not in os.environ]
                 if missing:
                     yield Problem(
@@ -498,20 +512,20 @@ def _is_echo(detail: Any) -> bool:
     return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
 
 
-def _explain(detail: Any, raw: Any) -> Problem:
+def _explain(detail: Any, raw: Any, model: type[BaseModel]) -> Problem:
     """Turn one pydantic error into path, rule, value and repair."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     path, location = _path(detail["loc"], raw), detail["loc"]
     got = _got(value)
     if kind == "extra_forbidden":
-        fields = _fields_at(Scenario, location[:-1])
+        fields = _fields_at(model, location[:-1])
         return Problem(path, f"unknown key{near_match(str(location[-1]), fields)}")
     if kind == "missing":
         units = next((UNITS[part] for part in reversed(location) if part in UNITS), None)
         hint = f": {units}" if location[-1] == "unit" and units else ""
         return Problem(path, f"is required; add it{hint}")
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        expected = re.findall(r"'([^']+)'", context.get("expected_tags", "")) or sorted(_tags_at(Scenario, location))
+        expected = re.findall(r"'([^']+)'", context.get("expected_tags", "")) or sorted(_tags_at(model, location))
         if location == ("policy",):
             expected = sorted({*expected, "my_module:MyPolicy"} - {"custom"})
         tag = context.get("tag")

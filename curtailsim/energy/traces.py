@@ -440,7 +440,7 @@ def _path_hint(path: Path) -> str:
         return "; an environment variable in the path is not set"
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent} either"
-    return _near(path.name, [other.name for other in path.parent.iterdir()])
+    return _near(path.name, [other.name for other in path.parent.iterdir()]) or "; check the path"
 
 
 def _parse_table(spec: TraceSpec, file: str, handle: Iterable[str]) -> _Table:

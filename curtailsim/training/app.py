@@ -235,7 +235,7 @@ def _simulated_sleep(grid: AppGrid) -> Iterator[None]:
     """Flower sleeps until enough nodes are there, an app perhaps between polls: let the simulation advance instead."""
     flower_sleep, own_sleep, owner = strategy_utils.sleep, time.sleep, threading.get_ident()
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds: SupportsIndex | float) -> None:
         """Other threads have nothing to do with the simulation."""
         (grid.sleep if threading.get_ident() == owner else own_sleep)(seconds)
 

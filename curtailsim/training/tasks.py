@@ -92,3 +92,14 @@ class TaskLearner:
 def real_steps(first_step: int, last_step: int, stride: int) -> list[int]:
     """Numbers, from 1, of the virtual steps first_step + 1 to last_step that are taken for real: 1, 1 + stride, ..."""
     return [step for step in range(first_step + 1, last_step + 1) if (step - 1) % stride == 0]
+
+
+def check_learners(spec: GptLearner, tasks: Sequence[str], seed: int) -> dict[str, str]:
+    """Find what is wrong with the text before anything is run, and what a manifest should say of it.
+
+    Raises:
+        ScenarioError: Text is missing or too short.
+    """
+    corpus = _assemble_once(spec.corpus.model_dump_json())
+    split(corpus, list(tasks), spec.corpus, seed)
+    return {"corpus_sha256": corpus.sha256}
