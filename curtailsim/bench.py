@@ -188,8 +188,6 @@ def _measure(who: str) -> Year:
 
 def _year(who: str) -> Year:
     """What `_measure` asks for."""
-    import resource
-
     from curtailsim.energy.neighbour import environment
     from curtailsim.energy.neighbour import simulate as simulate_alone
     from curtailsim.scenario import load
@@ -204,8 +202,21 @@ def _year(who: str) -> Year:
         world, recorder = environment(scenario, load_kw=scenario.sites[0].cluster.facility_kw("training"))
         took = timed(lambda: simulate_alone(world, scenario))
         rows.append(len(recorder.log) * len(scenario.sites))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Year(took, rows[0], reading.wall_s, peak / (1024**2 if sys.platform == "darwin" else 1024))
+    return Year(took, rows[0], reading.wall_s, _peak_mb())
+
+
+def _peak_mb() -> float:
+    """Peak memory of this process. [MB].
+
+    Linux hands the peak of the parent on to `getrusage` of a child, so it is asked elsewhere there.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------

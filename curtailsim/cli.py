@@ -67,14 +67,15 @@ def run(
 
             console = _console()
             show(done, console)
-            console.print(f"Results: {done.path} (timeline.png, comparison.png, summary.json, tables per run)")
+            figures = ", ".join(sorted(path.name for path in done.path.glob("*.png")))
+            console.print(f"Results: {done.path} ({figures}, summary.json, tables per run)")
 
 
 @app.command()
 def check(scenario: ScenarioFile, overrides: Overrides = None, quiet: Quiet = False) -> None:
     """Validate a scenario and its traces without running it."""
     with _mistakes():
-        from curtailsim.energy.signals import site_signals
+        from curtailsim.energy.signals import scenario_signals
         from curtailsim.results import check_learner
         from curtailsim.scenario import load
 
@@ -82,12 +83,11 @@ def check(scenario: ScenarioFile, overrides: Overrides = None, quiet: Quiet = Fa
         check_learner(loaded)
         if quiet:
             return
-        for site in loaded.sites:
-            signals = site_signals(site, loaded.start, loaded.horizon_ms)
+        for site, signals in scenario_signals(loaded).items():
             for name, summary in signals.summaries.items():
-                print(f"{site.name}.{name}: {summary}")
+                print(f"{site}.{name}: {summary}")
             for warning in signals.warnings:
-                print(f"{site.name}: warning: {warning}")
+                print(f"{site}: warning: {warning}")
         span = f"{loaded.duration_h:g} h from {loaded.start:%Y-%m-%dT%H:%MZ}"
         print(f"{scenario}: no mistakes; {len(loaded.sites)} sites, {span}")
 
@@ -184,6 +184,58 @@ def regress(
             _console().print(outcome.table())
     if outcome.moved:
         raise typer.Exit(1)
+
+
+@app.command()
+def modes(
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="Model, such as Llama-2-70B; not needed for --calibration.")
+    ] = None,
+    accelerator: Annotated[str, typer.Option(help="GPU: A100-80G or H100.")] = "A100-80G",
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs in the pool.")] = 2048,
+    pue: Annotated[float, typer.Option(min=1, help="Power usage effectiveness.")] = 1.2,
+    everything: Annotated[bool, typer.Option("--all", help="List all usable modes, not only the front.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw throughput against power, with the front.")
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibration", help="Print the model's error for every published training run.")
+    ] = False,
+) -> None:
+    """List the (TP, PP, DP) modes a model can be trained in on a pool: speed, power, and why others are rejected."""
+    with _mistakes():
+        from curtailsim.modes_report import ModesReport, calibration_parts
+        from curtailsim.spec import Problem, ScenarioError
+
+        console = _console()
+        if model is None and not calibrate:
+            raise ScenarioError("modes", [Problem("MODEL", "is required; name one, such as Llama-2-70B")])
+        if model is not None:
+            found = ModesReport.of(model, accelerator, gpus, pue)
+            console.print(*found.parts(everything), sep="\n")
+            if plot is not None:
+                found.plot(plot)
+                console.print(f"Figure: {plot}")
+        if calibrate:
+            console.print(*calibration_parts(), sep="\n")
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="Sweep file, such as scenarios/sweeps/pool.yaml.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; results/<sweep name> by default.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a scenario at every point of a sweep: one table, one figure; what is infeasible is recorded as such."""
+    with _mistakes():
+        from curtailsim import sweep as sweeps
+
+        asked = sweeps.load(file, overrides or ())
+        done = sweeps.run(asked, out, None if quiet else sweeps.Reporter(_console()))
+        if not quiet:
+            _console().print(sweeps.table(done))
+            _console().print(f"Results: {done.path} (sweep.csv, {', '.join(done.figures)}, points)")
 
 
 @app.command()
@@ -290,7 +342,7 @@ def _progress(scenario: Scenario, hidden: bool) -> Iterator[tuple[Any, Any]]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[info]}"),
     )
-    horizon, total = scenario.horizon_ms, scenario.workload.total_steps
+    horizon, total = scenario.horizon_ms, scenario.total_steps
     with Progress(*columns, console=Console(stderr=True), disable=hidden) as progress:
         tasks: dict[str, Any] = {}
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from curtailsim.clock import Clock, Process, settle, to_ms
 from curtailsim.energy.signals import SiteSignals
 from curtailsim.policy import Always, Custom, SiteView, Threshold
 from curtailsim.protocol import Control
 from curtailsim.recorder import Recorder
 from curtailsim.site import Site
+from curtailsim.spec import Problem, ScenarioError, near_match
 
 
 class Controller:
@@ -77,10 +80,17 @@ class Controller:
             yield self.env.timeout(pause_ms)
 
     def _wanted(self) -> set[str]:
-        wanted = set(self.policy.select(self.env.now / 1000, [self._view(site) for site in self.sites]))
-        unknown = wanted - {site.name for site in self.sites}
-        assert not unknown, f"the policy wants {sorted(unknown)}, which are no sites"
-        return wanted
+        answer = self.policy.select(self.env.now / 1000, [self._view(site) for site in self.sites])
+        names = [site.name for site in self.sites]
+        if isinstance(answer, str) or not isinstance(answer, Collection):
+            raise self._mistake(f"select must return the names of sites, such as {set(names)} (got {answer!r:.60})")
+        unknown = [name for name in answer if name not in names]
+        if unknown:
+            raise self._mistake(f"select wants {unknown[0]!r}, which is no site{near_match(str(unknown[0]), names)}")
+        return set(answer)
+
+    def _mistake(self, rule: str) -> ScenarioError:
+        return ScenarioError("the policy", [Problem(self.policy.type, rule)])
 
     def _decide(self, site: Site, wanted: bool) -> bool:
         """Act on whether a site is wanted; whether that started it."""

@@ -19,9 +19,12 @@ import csv
 import importlib.util
 import itertools
 import math
+import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -641,7 +644,8 @@ class LinearProgram:
         """
         import highspy  # an optional dependency, needed here alone
 
-        highs = highspy.Highs()
+        with _without_banner():
+            highs = highspy.Highs()
         # the number of threads is left alone: HiGHS shares one scheduler per process, which cannot be changed later
         highs.setOptionValue("output_flag", False)
         highs.setOptionValue("time_limit", float(time_limit_s))
@@ -675,6 +679,20 @@ class LinearProgram:
             kinds = highspy.HighsVarType
             model.integrality_ = [kinds.kInteger if flag else kinds.kContinuous for flag in integer]
         return model
+
+
+@contextmanager
+def _without_banner() -> Iterator[None]:
+    """HiGHS prints its version when it is first made, before it can be told to be silent."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _report_progress(highs: Any, progress: Callable[[Progress], None], began: float, every_s: float = 1.0) -> None:

@@ -184,7 +184,7 @@ class Planner:
         try:
             return self._solved(problem, situation, None)
         except ScenarioError:
-            reduced = None if not situation.committed else self._without_missing(problem)
+            reduced = self._without_missing(problem) if situation.slot else None
             if reduced is None:
                 raise
             return self._solved(reduced[0], situation, reduced[1])

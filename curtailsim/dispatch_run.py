@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ import pandas as pd
 import simpy
 
 from curtailsim import dispatch_baselines
+from curtailsim.clock import AT_THE_END, Clock, Process, settle
 from curtailsim.dispatch import (
     DispatchProblem,
     Floats,
@@ -35,7 +36,6 @@ from curtailsim.dispatch import (
 from curtailsim.dispatch_planner import OPTIMUM, Money, Planned, Planner, Situation, actual_signals, money, priced
 from curtailsim.dispatch_scenario import DispatchScenario, Failure, Replan
 from curtailsim.energy.microgrid import SiteMicrogrid
-from curtailsim.federation import AT_THE_END, settle
 from curtailsim.metrics import (
     RunTables,
     account_table,
@@ -49,7 +49,6 @@ from curtailsim.recorder import Recorder, Segment
 from curtailsim.scenario import Accounting, TokensOnly
 from curtailsim.spec import ScenarioError
 
-Process = Generator[simpy.Event, Any, Any]
 Watcher = Callable[[str, int, Recorder, int], None]
 STATES = {"waiting": "ready", "restoring": "ready", "training": "training", "checkpointing": "training"}
 TASK_COLUMNS = ["task", "start_s", "end_s", "phase", "mode", "gpus", "increment_kw"]
@@ -200,7 +199,7 @@ class Pool:
 
     def __init__(self, scenario: DispatchScenario, name: str, planner: Planner, watcher: Watcher | None = None) -> None:
         self.scenario, self.name, self.planner, self.watcher = scenario, name, planner, watcher
-        self.env = simpy.Environment(initial_time=0)
+        self.env = Clock()
         self.recorder = Recorder(self.env, self._observe if watcher else None)
         site = scenario.sites[0]
         self.microgrid = SiteMicrogrid(site.name, actual_signals(scenario), None, None, scenario.horizon_ms)
@@ -283,7 +282,7 @@ class Pool:
         slots, slot_h = self.scenario.slots, self.scenario.dispatch.slot_h
         self._adopt(Situation(0), "plan_computed", first, promise=True)
         for slot in range(slots):
-            yield settle(self.env, delay=to_ms(slot * slot_h) - self.env.now)
+            yield settle(self.env, delay_ms=to_ms(slot * slot_h) - self.env.now)
             if not self.is_down:
                 self._reconsider(slot)
                 for run in [run for run in self.pending if run.start_slot <= slot]:
@@ -379,7 +378,7 @@ class Pool:
         self.watcher(self.name, self.env.now, recorder, 0)
 
 
-def _operate(env: simpy.Environment, microgrid: SiteMicrogrid) -> Process:
+def _operate(env: Clock, microgrid: SiteMicrogrid) -> Process:
     """The ledger as a process: wait for its next change point, advance, and again."""
     while env.now < microgrid.horizon_ms:
         yield env.timeout(microgrid.wake_ms - env.now)
@@ -398,7 +397,9 @@ def _learners(scenario: DispatchScenario) -> dict[str, Any]:
     from curtailsim.training.tasks import TaskLearner
 
     names = [task.name for task in scenario.dispatch.tasks]
-    totals = {task.name: task.tokens * scenario.tranches / task.shape.tokens_per_step for task in scenario.dispatch.tasks}
+    totals = {
+        task.name: task.tokens * scenario.tranches / task.shape.tokens_per_step for task in scenario.dispatch.tasks
+    }
     return {
         name: TaskLearner(spec, name, names, scenario.seed, max(1, round(totals[name])), scenario.training.stride)
         for name in names
@@ -561,7 +562,11 @@ def _mean(values: list[float | None]) -> float | None:
 def _executed(pool: Pool) -> Plan:
     """The runs as they were, in whole segments."""
     under_way = {id(task.run): task.done_in_run for task in pool.tasks.values() if task.run is not None}
-    runs = [run.model_copy(update={"segments": under_way.get(id(run), run.segments)}) for run in pool.committed if under_way.get(id(run), 1)]
+    runs = [
+        run.model_copy(update={"segments": under_way.get(id(run), run.segments)})
+        for run in pool.committed
+        if under_way.get(id(run), 1)
+    ]
     runs.sort(key=lambda run: (run.start_slot, run.task))
     return Plan(slot_h=pool.scenario.dispatch.slot_h, runs=tuple(runs))
 
@@ -678,7 +683,9 @@ def _weights_digest(pool: Pool) -> str | None:
     return total.hexdigest()
 
 
-def summarise(scenario: DispatchScenario, made: dict[str, RunTables], digest: str, currency: str | None) -> dict[str, Any]:
+def summarise(
+    scenario: DispatchScenario, made: dict[str, RunTables], digest: str, currency: str | None
+) -> dict[str, Any]:
     """The content of `summary.json`."""
     runs = {name: tables.summary for name, tables in made.items()}
     own = runs[OPTIMUM]

@@ -354,13 +354,18 @@ class Federation:
         if self.total_steps is None:
             return dict.fromkeys((site.name for site in sites), None)
         left = self.total_steps - self.steps
-        speeds = {site.name: 1 / site.step_ms if self.protocol.budget_split == "by_speed" else 1.0 for site in sites}
-        exact = {name: left * speed / sum(speeds.values()) for name, speed in speeds.items()}
+        weights = {site.name: self._weight(site) for site in sites}
+        exact = {name: left * weight / sum(weights.values()) for name, weight in weights.items()}
         shares: dict[str, int | None] = {name: int(share) for name, share in exact.items()}
         spare = left - sum(int(share) for share in exact.values())
         for name in sorted(exact, key=lambda name: (int(exact[name]) - exact[name], name))[:spare]:
             shares[name] = int(exact[name]) + 1
         return shares
+
+    def _weight(self, site: Site) -> float:
+        if self.protocol.uneven_shares is not None:
+            return self.protocol.uneven_shares[site.name]
+        return 1 / site.step_ms if self.protocol.budget_split == "by_speed" else 1.0
 
     def _write(self, kind: str, began: int, names: str, outcome: Outcome) -> None:
         for name, reason in outcome.rejected.items():

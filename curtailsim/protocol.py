@@ -55,6 +55,7 @@ class RoundRules(Spec):
         stop_reaches_loading: Whether a site that has not begun to train yet hears that it has to leave.
         exit_s: How long the server still counts a site that is off. [s]
         budget_split: What is left of the token budget is shared out by_speed or in equal parts.
+        uneven_shares: Or in these proportions, by site name, as where data is not cut evenly.
         exhaustion_hang_s: A site that has used up its part hangs this long, and its reply is lost. [s]
     """
 
@@ -76,6 +77,7 @@ class RoundRules(Spec):
     stop_reaches_loading: bool = True
     exit_s: Seconds = 0.0
     budget_split: Literal["by_speed", "equal"] = "by_speed"
+    uneven_shares: dict[str, Annotated[float, Field(gt=0)]] | None = None
     exhaustion_hang_s: Seconds = 0.0
 
     def startup(self, sites: int, first: bool) -> float:

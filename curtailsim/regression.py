@@ -85,19 +85,19 @@ class Outcome:
         """What moved, or that nothing did."""
         from rich.table import Table
 
-        if self.updated:
-            return Table(
-                title=f"{self.file}: rewritten, {self.compared} values", title_justify="left", show_header=False
-            )
-        verdict = f"{len(self.differences)} of {self.compared} values moved" if self.moved else "nothing moved"
-        title = f"{self.file}: {verdict}; allowed: {EXACT:g}, held-out loss {CLOSE:g} (relative)"
-        table = Table(title=title, title_justify="left", show_header=self.moved)
-        if self.moved:
-            for heading in ("value", "", "expected", "now", "relative change"):
-                table.add_column(heading, justify="left" if heading in ("value", "") else "right", no_wrap=True)
-        for found in self.differences:
-            change = "n/a" if found.change is None else f"{found.change:+.3g}"
-            table.add_row(found.path, found.kind, _text(found.expected), _text(found.actual), change)
+        allowed = f"allowed: {EXACT:g}, held-out loss {CLOSE:g} (relative)"
+        if not self.moved:
+            table = Table.grid()
+            found = f"rewritten, {self.compared} values" if self.updated else f"nothing moved in {self.compared} values"
+            table.add_row(f"{self.file}: {found}; {allowed}")
+            return table
+        title = f"{self.file}: {len(self.differences)} of {self.compared} values moved; {allowed}"
+        table = Table(title=title, title_justify="left")
+        for heading in ("value", "", "expected", "now", "relative change"):
+            table.add_column(heading, justify="left" if heading in ("value", "") else "right", no_wrap=True)
+        for one in self.differences:
+            change = "n/a" if one.change is None else f"{one.change:+.3g}"
+            table.add_row(one.path, one.kind, _text(one.expected), _text(one.actual), change)
         return table
 
 
@@ -138,8 +138,9 @@ def regress(
 
 def values(summary: dict[str, Any]) -> dict[str, float | None]:
     """The values of a `summary.json` that are kept, by path."""
-    kept = {f"runs.{run}.{key}": found[key] for run, found in summary["runs"].items() for key in RUN_KEYS}
-    return {f"{key}.{run}": value for key in RATIO_KEYS for run, value in summary[key].items()} | kept
+    ratios = {f"{key}.{run}": value for key in RATIO_KEYS for run, value in summary.get(key, {}).items()}
+    runs = summary["runs"].items()
+    return ratios | {f"runs.{run}.{key}": found[key] for run, found in runs for key in RUN_KEYS if key in found}
 
 
 def compare(expected: dict[str, float | None], actual: dict[str, float | None]) -> Iterator[Difference]:

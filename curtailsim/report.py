@@ -26,6 +26,11 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def show(results: Results, console: Console) -> None:
     """Print everything about a results folder."""
+    if results.summary.get("system") == "dispatch":
+        from curtailsim import dispatch_report
+
+        console.print(Group(*dispatch_report.parts(results)))
+        return
     console.print(Group(comparison(results), sites(results), *notes(results)))
     publication = results.manifest["scenario"].get("reference")
     if publication:
@@ -48,7 +53,7 @@ def comparison(results: Results) -> Table:
         (f"cost\n[{currency}]", lambda r: number(r["cost"])),
         ("runtime\n[h]", lambda r: number(r["runtime_h"], 1)),
         ("tokens\n[1e9]", lambda r: number(r["tokens"] / 1e9)),
-        ("loss\n[nats/B]", lambda r: number(r["eval_loss_final"], 3)),
+        ("held-out loss\n[nats/byte]", lambda r: number(r["eval_loss_final"], 3)),
     ]
     if any(run["emissions_average_kg"] is not None for run in summary["runs"].values()):
         columns.insert(3, ("average\nCI [kg]", lambda r: number(r["emissions_average_kg"])))
@@ -112,6 +117,7 @@ def notes(results: Results) -> list[Text]:
     learner = scenario["training"]["learner"]["type"]
     lines = [
         f"Emission ratio: {basis}.  Curtailed share: {curtailed}.",
+        "Surplus and its waste are those of the run's own sites.",
         f"Horizon: {scenario['duration_h']:g} h from {scenario['start']} (UTC); a signal holds until its next stamp.",
         f"Learner {learner}: {own['real_steps']:,} real optimiser steps for {own['steps']:,} virtual ones"
         + (f" (1 in {stride})." if learner == "gpt" else "."),

@@ -294,6 +294,11 @@ class Scenario(Spec):
         return start.astimezone(UTC)
 
     @property
+    def total_steps(self) -> int | None:
+        """Virtual optimiser steps in the token budget, if there is one."""
+        return self.workload.total_steps
+
+    @property
     def horizon_ms(self) -> int:
         """The horizon on the clock. [ms]"""
         return round(self.duration_h * 3_600_000)
@@ -618,6 +623,7 @@ def _cross_check(scenario: Scenario) -> list[Problem]:
         *_check_names(scenario),
         *_check_batches(scenario),
         *_check_policy(scenario),
+        *_check_shares(scenario),
         *_check_accounting(scenario),
         *_check_signals(scenario),
     ]
@@ -674,6 +680,14 @@ def _check_policy(scenario: Scenario) -> Iterator[Problem]:
             yield Problem(
                 f"sites[{index}].{needs}", f"is required by the policy's signal {scenario.policy.signal!r}; add it"
             )
+
+
+def _check_shares(scenario: Scenario) -> Iterator[Problem]:
+    names = {site.name for site in scenario.sites if site.trains}
+    shares = scenario.protocol.uneven_shares
+    if shares is not None and set(shares) != names:
+        listed = ", ".join(sorted(names))
+        yield Problem("protocol.uneven_shares", f"must name every site that trains, and only those ({listed})")
 
 
 def _check_accounting(scenario: Scenario) -> Iterator[Problem]:

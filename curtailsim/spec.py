@@ -32,11 +32,15 @@ class ScenarioError(ValueError):
     """
 
     def __init__(self, source: str, problems: list[Problem]) -> None:
+        super().__init__(source, problems)
         self.source, self.problems = source, problems
-        count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
-        width = max((len(p.path) for p in problems), default=0)
-        lines = [f"  {p.path:<{width}}  {p.rule}" for p in problems]
-        super().__init__("\n".join([f"{source} has {count}:", *lines]))
+
+    def __str__(self) -> str:
+        """All mistakes, one per line."""
+        count = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        width = max((len(p.path) for p in self.problems), default=0)
+        lines = [f"  {p.path:<{width}}  {p.rule}" for p in self.problems]
+        return "\n".join([f"{self.source} has {count}:", *lines])
 
 
 def near_match(word: str, known: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ class Watch(vessim.Controller):
 
     def step(self, now: Any, microgrid_states: dict[str, vessim.MicrogridState]) -> None:
         """One tick."""
-        states = microgrid_states["site"].dispatch_states
+        states = microgrid_states["site"]["dispatch_states"]
         self.rows.append({name: state["current_power"] for name, state in states.items()})
 
 
@@ -122,7 +121,7 @@ CASES = {
         1,
     ),
     "storage": (
-        [(0, 6.0), (3600, 0.0), (6000, 3.0)],
+        [(0, 6.0), (3600, 0.0), (6000, 4.0)],
         [(0, 0.0), (6000, 1.0)],
         [(0, 4.0), (5400, 2.0)],
         {"capacity_kwh": 1.0},
@@ -154,7 +153,9 @@ def test_microgrid_process_is_the_vessim_environment(tmp_path: Path, case: str) 
         assert (kilowatts * seconds).sum() * 1000 == pytest.approx(joules, rel=1e-12)
     assert actual.stored_kwh.iloc[-1] * 1000 == pytest.approx(level_wh, rel=1e-12)
     for row in actual.itertuples():
-        inside = expected.iloc[-(-row.start_ms // (step_s * 1000)) : row.end_ms // (step_s * 1000)]
+        first, last = round(row.start_ms / (step_s * 1000)), round(row.end_ms / (step_s * 1000))
+        inside = expected.iloc[first:last]
+        assert len(inside) > 0
         assert inside.grid.to_numpy() == pytest.approx(-row.grid_import_kw * 1000, rel=1e-12, abs=1e-9)
         assert inside.curtailment.to_numpy() == pytest.approx(row.surplus_wasted_kw * 1000, rel=1e-12, abs=1e-9)
 
@@ -180,8 +181,6 @@ def test_energy_at_the_meter_is_energy_of_the_grid(tmp_path: Path) -> None:
         assert meter > 1
         assert tables.summary["sites"][spec.name]["energy_kwh"] == pytest.approx(meter, rel=1e-12)
         assert (through * hours).sum() == pytest.approx(meter, rel=1e-12)
-        states = {"off": "off", "provisioning": "provisioning", "training": "training"}
-        assert all(states.get(phase, state) in (state, "draining") for phase, state in zip(own.phase, own.state, strict=True))
 
 
 # --- Flower --------------------------------------------------------------------------------------------------------
@@ -196,34 +195,23 @@ STRATEGIES = [
 ROUNDS = 4
 
 
-def always_on(strategy: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Three sites of unlike speed, always on, in four rounds of ten minutes."""
+def always_on(strategy: dict[str, Any]) -> dict[str, Any]:
+    """Three sites of unlike speed, always on, for exactly four rounds of ten minutes."""
     sites = [site(name, cluster=cluster(step_time_s=step)) for name, step in (("c", 10), ("a", 20), ("b", 30))]
-    training = {"learner": TINY, "strategy": strategy, "stride": 10, **changes}
-    return world(*sites, hours=ROUNDS * 600 / 3600, training=training)
+    training = {"learner": TINY, "strategy": strategy, "stride": 10}
+    budget = {"total_tokens": 100 * ROUNDS * (60 + 30 + 20)}
+    return world(*sites, hours=1, training=training, workload=budget)
 
 
 def by_flower(scenario: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The same world, its rounds driven by Flower's own `Strategy.start`."""
+    """The final arrays of the same world, its rounds driven by Flower's own `Strategy.start`."""
     checked = load(scenario)
     made = World(checked, next(plans(checked)))
-    learner, federation, grid = made.learner, made.federation, made.learner.grid
     made.env.process(made.controller.run())
-    for microgrid in made.ledgers[HEADLINE]:
-        made.env.process(operate(made.env, microgrid))
     made.env.run(until=1)
-    # Flower's grid carries messages only; what a message becomes at a site is the learner's business as in our rounds
-    random.seed(0)
-    result = learner.strategy.start(grid=grid, initial_arrays=learner.arrays, num_rounds=ROUNDS)
-    assert federation.number == ROUNDS
+    learner = made.learner
+    result = learner.strategy.start(grid=learner.grid, initial_arrays=learner.arrays, num_rounds=ROUNDS)
     return {name: array.numpy() for name, array in result.arrays.items()}
-
-
-def operate(env: Clock, microgrid: SiteMicrogrid) -> Any:
-    """A microgrid as a process."""
-    while True:
-        yield env.timeout(max(microgrid.wake_ms - env.now, 1))
-        microgrid.advance(env.now)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=[strategy["type"] for strategy in STRATEGIES])

@@ -15,7 +15,16 @@ AT_HOME = {
     "vessim": ("energy/",),
     "flwr": ("training/",),
     "torch": ("training/",),
-    "simpy": ("simulation.py", "site.py", "federation.py", "controller.py", "recorder.py", "training/"),
+    "simpy": (
+        "clock.py",
+        "simulation.py",
+        "site.py",
+        "federation.py",
+        "controller.py",
+        "recorder.py",
+        "dispatch_run.py",
+        "training/",
+    ),
 }
 """Where each library may be imported at the top of a module."""
 
@@ -23,8 +32,9 @@ LAZY_GUESTS = {"flwr": ("bench.py",), "torch": ("bench.py", "results.py")}
 """Who else may import it, inside a function only."""
 
 LEVELS = [
-    ("cli", "__main__"),
-    ("bench", "regression"),
+    ("__main__",),
+    ("cli",),
+    ("sweep", "bench", "regression", "compare"),
     ("report",),
     ("results",),
     ("plots",),
@@ -46,7 +56,7 @@ def place(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-def imports(tree: ast.AST, lazily: bool = False, typing: bool = False) -> Iterator[tuple[str, bool]]:
+def imports(tree: ast.AST, lazily: bool = False) -> Iterator[tuple[str, bool]]:
     """Imported modules, and whether inside a function; what only type checkers see is left out."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -56,7 +66,10 @@ def imports(tree: ast.AST, lazily: bool = False, typing: bool = False) -> Iterat
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             assert node.module is not None
-            yield node.module, lazily
+            if node.module == "curtailsim":
+                yield from ((f"curtailsim.{alias.name}", lazily) for alias in node.names)
+            else:
+                yield node.module, lazily
         inside = lazily or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         yield from imports(node, inside)
 

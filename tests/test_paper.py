@@ -208,9 +208,9 @@ def test_averaging_lowers_the_training_loss_and_fades(tmp_path: Path) -> None:
     exact = replay()[HEADLINE].summary
     assert (exact["steps"], exact["energy_kwh"]) == (summary["steps"], summary["energy_kwh"])
     assert summary["real_steps"] == sum(site["steps"] // 10 for site in summary["sites"].values())
-    early, error, boundaries = sawtooth(results, 4, 12)
+    early, error, boundaries = sawtooth(results, 4, 25)
     late, _, _ = sawtooth(results, 26, 37)
-    assert 18 == boundaries
+    assert boundaries >= 40
     assert early < -2 * error
     assert abs(late) < abs(early)
     assert summary["eval_loss_final"] < 2.0

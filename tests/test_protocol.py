@@ -185,11 +185,18 @@ def test_a_stop_reaches_a_loading_site_or_not(tmp_path: Path, reaches: bool, off
     assert "b" == tables.rounds.sites[0]
 
 
-@pytest.mark.parametrize(("split", "parts"), [("by_speed", {"a": 20, "b": 10}), ("equal", {"a": 15, "b": 15})])
-def test_the_budget_is_split_by_speed_or_equally(split: str, parts: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("split", "parts"),
+    [
+        ({"budget_split": "by_speed"}, {"a": 20, "b": 10}),
+        ({"budget_split": "equal"}, {"a": 15, "b": 15}),
+        ({"uneven_shares": {"a": 1, "b": 4}}, {"a": 6, "b": 24}),
+    ],
+)
+def test_the_budget_is_split_by_speed_equally_or_unevenly(split: dict[str, Any], parts: dict[str, int]) -> None:
     """30 steps are left; b takes twice as long for a step."""
     sites = site("a"), site("b", cluster=cluster(step_time_s=20))
-    tables = played(world(*sites, workload={"total_tokens": 3000}, protocol={"budget_split": split}))
+    tables = played(world(*sites, workload={"total_tokens": 3000}, protocol=split))
     assert parts == steps(tables)
 
 

@@ -39,7 +39,7 @@ Pieces = Sequence[tuple[int, float]]
 """A step function: (second it begins, value), the first at second 0."""
 
 
-def signal(kind: str, value: float | Pieces, folder: Path | None = None, end_s: int = 86_400) -> dict[str, Any]:
+def signal(kind: str, value: float | Pieces, folder: Path | None = None, end_s: int = 7200) -> dict[str, Any]:
     """A constant signal, or a trace of the given pieces, written to a file of its own in `folder`.
 
     Args:

@@ -50,6 +50,7 @@ def check_learner(scenario: Scenario) -> dict[str, str]:
     spec = scenario.training.learner
     if isinstance(spec, TokensOnly):
         return {}
+    prepare()
     if isinstance(spec, FlowerApp):
         _load_app(spec.server_app, "server_app", ServerApp)
         _load_app(spec.client_app, "client_app", ClientApp)

@@ -1,0 +1,177 @@
+"""Print a results folder of a dispatched pool: plans side by side, modes by task, and what the numbers rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from curtailsim.dispatch_run import OPTIMUM
+from curtailsim.results import Results
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number for people; n/a where there is none."""
+    return "n/a" if value is None else f"{value:,.{digits}f}"
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """A share in percent; n/a where there is none."""
+    return "n/a" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def parts(results: Results) -> Iterator[RenderableType]:
+    """Everything there is to print, in order."""
+    summary = results.summary
+    yield _runs(summary)
+    if summary["comparators"]:
+        yield _comparators(summary)
+    yield _differences(summary)
+    yield _tasks(results)
+    yield from _notes(results)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=not index)
+    return table
+
+
+def _runs(summary: dict[str, Any]) -> Table:
+    """Executed plans side by side; savings are those of the dispatched plan."""
+    currency = summary["currency"] or "cost"
+    table = _table(
+        f"{summary['scenario']}: executed on one clock, same tokens",
+        "run",
+        f"cost\n[{currency}]",
+        "saved by\nthe plan",
+        "cost\nplanned",
+        "saved,\nplanned",
+        "curtailed\n[MWh]",
+        "curtailed\nplanned",
+        "energy\n[MWh]",
+        "green\nshare",
+        "peak\n[MW]",
+        "restarts",
+        "loss\n[nats/B]",
+    )
+    for name, run in summary["runs"].items():
+        saving, planned = summary["savings"].get(name), run["planned"]
+        table.add_row(
+            name if run["finished"] else f"{name} (unfinished)",
+            number(run["cost"]),
+            "-" if saving is None else percent(saving["cost_cut"]),
+            number(planned["cost"]),
+            "-" if saving is None else percent(saving["cost_cut_planned"]),
+            number(run["curtailed_mwh"], 3),
+            number(planned["curtailed_mwh"], 3),
+            number(run["load_mwh"], 3),
+            percent(run["green_share"]),
+            number(run["peak_load_mw"], 3),
+            str(sum(run["restarts"].values())),
+            number(run["eval_loss_final"], 3),
+        )
+    return table
+
+
+def _comparators(summary: dict[str, Any]) -> Table:
+    """What other views of training promise; none of them can be carried out but the heuristic."""
+    title = "What other views of training promise, against the dispatched plan (as planned, in % of the cost of fixed)"
+    table = _table(title, "view", "cost", "promised cut", "overstated by\n[% points]", "curtailed\n[MWh]", "meaning")
+    table.columns[-1].justify = "left"
+    for name, found in sorted(summary["comparators"].items(), key=lambda item: item[1]["cost"] or 0):
+        overstated = found.get("overstated")
+        table.add_row(
+            name,
+            number(found["cost"]),
+            percent(found.get("cost_cut")),
+            "n/a" if overstated is None else f"{100 * overstated:+.1f}",
+            number(found.get("curtailed_mwh"), 3),
+            found.get("reason") or MEANING[name],
+        )
+    return table
+
+
+MEANING = {
+    "linear": "continuously adjustable power, no modes; not a bound",
+    "hull": "any mixture of modes at any time; a lower bound",
+    "anytime": "modes changed at every slot, no checkpoints; a lower bound",
+    "delay": "one mode, on and off at will: a delay-tolerant job",
+    "heuristic": "a real plan, found without a solver",
+}
+
+
+def _differences(summary: dict[str, Any]) -> Table:
+    """Planned to realised, one cause at a time."""
+    run = summary["runs"][OPTIMUM]
+    table = _table(f"{OPTIMUM}: from the plan to the clock, by cause", "cause", "cost", "curtailed [MWh]")
+    table.add_row("planned on slots", number(run["planned"]["cost"]), number(run["planned"]["curtailed_mwh"], 3))
+    for cause, found in run["differences"].items():
+        table.add_row(cause.replace("_", " "), f"{found['cost']:+,.2f}", f"{found['curtailed_mwh']:+.3f}")
+    table.add_row("realised on the clock", number(run["cost"]), number(run["curtailed_mwh"], 3))
+    return table
+
+
+def _tasks(results: Results) -> Table:
+    """Modes and segments of the dispatched plan, task by task."""
+    summary = results.summary
+    run = summary["runs"][OPTIMUM]
+    columns = (
+        "usable\nmodes",
+        "offered\n(Pareto)",
+        "used",
+        "segments",
+        "restarts",
+        "tokens\n[1e9]",
+        "real steps",
+        "loss\n[nats/B]",
+    )
+    table = _table(f"{OPTIMUM}, by task", "task", *columns, "modes")
+    table.columns[-1].justify = "left"
+    for name, found in summary["catalogue"].items():
+        training = run["tasks"][name]
+        table.add_row(
+            name,
+            str(found["usable"]),
+            str(found["offered"]),
+            str(run["modes_used"][name]),
+            f"{run['segments'][name]} of {run['segments_asked'][name]}",
+            str(run["restarts"][name]),
+            number(training["tokens"] / 1e9),
+            f"{training['real_steps']:,}",
+            number(training["eval_loss_final"], 3),
+            ", ".join(run["modes"][name]),
+        )
+    return table
+
+
+def _notes(results: Results) -> Iterator[Text]:
+    summary, manifest = results.summary, results.manifest
+    scenario = manifest["scenario"]
+    solver, rules = summary["runs"][OPTIMUM]["solver"], scenario["dispatch"]
+    gap = "not proved" if solver["gap"] is None else f"within {percent(solver['gap'])} of the optimum"
+    yield Text(
+        f"Plan: {solver['plans']} solved, {solver['status']}, {gap}; slots of {rules['slot_h']:g} h.", style="dim"
+    )
+    if "time_limit" in solver["status"]:
+        yield Text("Warning: the time limit stopped the solver; another machine may find another plan.", style="yellow")
+    yield Text(
+        f"Cost: energy, {rules['curtailment_per_mwh']:g} per curtailed MWh, and restarts.  "
+        "A saving is against the named run.",
+        style="dim",
+    )
+    learner = scenario["training"]["learner"]["type"]
+    yield Text(
+        f"Learner {learner}, 1 real step in {scenario['training']['stride']}; seed {summary['seed']}, "
+        f"{manifest['threads']} PyTorch thread(s), digest {summary['digest'][:16]}.",
+        style="dim",
+    )
+    for name, reason in summary["impossible"].items():
+        yield Text(f"Warning: {name} is not possible: {reason}.", style="yellow")
+    for site, warnings in manifest.get("warnings", {}).items():
+        for warning in warnings:
+            yield Text(f"Warning, {site}: {warning}.", style="yellow")
