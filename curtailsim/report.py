@@ -16,7 +16,7 @@ Cell = Callable[[dict[str, Any]], str]
 
 def number(value: float | None, digits: int = 2) -> str:
     """A number for people; n/a where there is none."""
-    return "n/a" if value is None else f"{value:,.{digits}f}"
+    return "n/a" if value is None else f"{round(value, digits) + 0.0:,.{digits}f}"
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -76,7 +76,7 @@ def _passages(spec: TraceSpec, table: Table, wall: Wall, zone: tzinfo, ambiguous
     elif wall.abbreviations is not None:
         for row in np.flatnonzero(ambiguous).tolist():
             passages[row] = _abbreviated(int(wall.ms[row]), zone, wall.abbreviations[row])
-    elif spec.repeated_hour == "infer":
+    elif spec.repeated_hour == "infer" and ambiguous.any():
         passages[ambiguous] = _inferred(wall.ms[ambiguous])
     doubtful = np.flatnonzero(ambiguous & (passages == UNKNOWN))
     if len(doubtful):

@@ -228,6 +228,13 @@ def test_q08_infers_the_repeated_hour() -> None:
     assert germany.values.mean() == pytest.approx(want["mean"], abs=1e-4)
 
 
+@pytest.mark.parametrize("tz", ["America/Chicago", "UTC"])
+def test_inferring_a_repeated_hour_where_there_is_none(tmp_path: Path, tz: str) -> None:
+    """Summer days, and clocks that are never changed, have nothing to infer."""
+    naive = hourly(48, "2021-07-01T00:00:00").replace("Z", "")
+    assert len(load(tmp_path, naive, tz=tz, repeated_hour="infer").values) == 48
+
+
 def test_q14_typical_year() -> None:
     """TMY3: metadata first, hours ending 01:00 to 24:00 in standard time, years put into one."""
     want = expected("q14_tmy3_metadata_row_24h_mixed_years.csv")
