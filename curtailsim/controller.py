@@ -147,7 +147,7 @@ class Controller:
         if self.env.now < since + delay_ms:
             if self.control.poll_interval_s is None:
                 self.env.process(self._look_again(since + delay_ms))
-        elif site.microgrids[0].supply_kw(self.env.now) >= site.cluster.peak_kw:
+        elif site.microgrids[0].supply_kw(self.env.now) >= site.cluster.peak_kw * (1 - 1e-12):
             self.recorder.event("provision_decided", site.name)
             site.start()
             return True

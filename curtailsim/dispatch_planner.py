@@ -41,7 +41,7 @@ OPTIMUM = "dispatch_plan"
 
 def slot_edges_ms(scenario: DispatchScenario) -> Floats:
     """Borders of the slots on the clock. [ms]"""
-    return np.arange(scenario.slots + 1) * (scenario.dispatch.slot_h * 3_600_000)
+    return np.linspace(0.0, scenario.slots * scenario.dispatch.slot_h * 3_600_000, scenario.slots + 1)
 
 
 def actual_signals(scenario: DispatchScenario) -> SiteSignals:
@@ -92,6 +92,7 @@ class Planned:
         runs: Its runs, without those committed before.
         load_mw: Facility power it promises, by slot of the whole horizon from `slot` on. [MW]
         status: Of the solver, or `file` or the name of a baseline.
+        cost: Of all slots from `slot` on, as foreseen, with restarts; None where it was not needed. [currency]
         bound: No plan is cheaper; None where nothing is proved. [currency]
         gap: Distance of the plan's cost from it; None where nothing is proved. [-]
         given_up: Segments that no plan could train any more, by task.
@@ -101,6 +102,7 @@ class Planned:
     runs: tuple[Run, ...]
     load_mw: Floats
     status: str
+    cost: float | None = None
     bound: float | None = None
     gap: float | None = None
     given_up: dict[str, int] | None = None
@@ -192,13 +194,16 @@ class Planner:
     def _solved(self, problem: DispatchProblem, situation: Situation, given_up: dict[str, int] | None) -> Planned:
         rules = self.scenario.dispatch
         if not problem.tasks:
-            return Planned((), self._load(problem, ()), "nothing left", given_up=given_up)
+            nothing = self._plan(())
+            cost = evaluate(problem, nothing).cost_usd
+            return Planned((), self._load(problem, ()), "nothing left", cost, given_up=given_up)
         found = solve(problem, relative_gap=rules.gap, time_limit_s=rules.time_limit_s, progress=self.progress)
         proved = math.isfinite(found.bound_usd)
         return Planned(
             _moved(found.plan.runs, situation.slot),
             self._load(problem, found.plan.runs),
             found.status,
+            found.evaluation.cost_usd,
             found.bound_usd if proved else None,
             found.relative_gap if proved else None,
             given_up,
@@ -233,7 +238,7 @@ class Planner:
         bound = found.bound_usd if math.isfinite(found.bound_usd) else None
         gap = found.relative_gap if math.isfinite(found.relative_gap) else None
         load = self._load(problem, found.plan.runs)
-        return Planned(found.plan.runs, load, found.status, bound, gap, time_s=found.time_s)
+        return Planned(found.plan.runs, load, found.status, bound=bound, gap=gap, time_s=found.time_s)
 
     def resumed(self, runs: Sequence[Run], interrupted: Iterable[Run], slot: int) -> tuple[Run, ...]:
         """How a simpler operator goes on after an outage: each task in its order and modes, as soon as it can.

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from curtailsim.dispatch_run import OPTIMUM
+from curtailsim.dispatch_planner import OPTIMUM
 from curtailsim.dispatch_scenario import DispatchScenario
 from curtailsim.metrics import RunTables
 

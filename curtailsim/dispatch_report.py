@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from curtailsim.dispatch_run import OPTIMUM
+from curtailsim.dispatch_planner import OPTIMUM
 from curtailsim.results import Results
 
 

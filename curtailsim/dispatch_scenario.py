@@ -356,7 +356,7 @@ def _divides(part: float, whole: float) -> bool:
 
 def _check_lists(scenario: DispatchScenario) -> Iterator[Problem]:
     rules = scenario.dispatch
-    lists = {
+    lists: dict[str, list[str]] = {
         "tasks": [task.name for task in rules.tasks],
         "baselines": list(rules.baselines),
         "comparators": list(rules.comparators),

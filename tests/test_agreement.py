@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from curtailsim.clock import Clock
 import vessim
-from flwr.app import ArrayRecord
 from worlds import START, below, built, cluster, site, world
 
+from curtailsim.clock import Clock
 from curtailsim.energy.microgrid import SiteMicrogrid
 from curtailsim.energy.signals import site_signals
 from curtailsim.scenario import Site, load

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,9 @@ def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
     path, out = tiny(tmp_path), tmp_path / "out"
     before = curtailsim("run", path, "--json", "--out", out).stdout
     tiny(tmp_path, training=LONG, hours=1000)
-    child = subprocess.Popen([*PYTHON, "run", path, "--out", out], stderr=subprocess.PIPE, text=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell has its background jobs ignore Ctrl-C
+    command = [*PYTHON, "run", str(path), "--out", str(out)]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     started = tmp_path / f".out.{child.pid}.running" / "scenario.yaml"
     deadline = time.monotonic() + 60
     while not started.exists() and time.monotonic() < deadline and child.poll() is None:

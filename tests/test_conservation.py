@@ -206,7 +206,9 @@ def check_work(made: World, tables: RunTables) -> None:
         assert losses.time_s.is_monotonic_increasing
         trained_s = summary["sites"][spec.name]["hours"]["training"] * 3600
         drained_s = summary["sites"][spec.name]["hours"]["draining"] * 3600
-        assert steps * spec.cluster.step_s(scenario.workload) <= trained_s + drained_s + 0.001 * len(tables.rounds) + 1e-6
+        assert (
+            steps * spec.cluster.step_s(scenario.workload) <= trained_s + drained_s + 0.001 * len(tables.rounds) + 1e-6
+        )
 
 
 def check_events(made: World, tables: RunTables, log: Log) -> None:

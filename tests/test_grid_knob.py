@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from curtailsim.cli import app
-from curtailsim.dispatch_planner import Planner, Situation
-from curtailsim.dispatch_run import OPTIMUM, DispatchRun, simulate
+from curtailsim.dispatch_planner import OPTIMUM, Planner, Situation
+from curtailsim.dispatch_run import DispatchRun, simulate
 from curtailsim.dispatch_scenario import DispatchScenario
 from curtailsim.energy.signals import Steps
 from curtailsim.metrics import RunTables
@@ -225,7 +225,8 @@ def test_forecast_error_triggers_a_new_plan_from_the_last_checkpoint() -> None:
     price = "{type: constant, value: 30, unit: USD/MWh}"
     forecast = f"sites.campus.forecast={{price: {price}, generation: {{type: constant, value: 0.3, unit: fraction}}}}"
     replan = "policy.replan={above_mw: 0.1, above_per_mwh: 10, known_h: 24}"
-    blind, awake = executed(quick(forecast)), executed(quick(forecast, replan))
+    more = "dispatch.tasks.*.segments=6"
+    blind, awake = executed(quick(forecast, more)), executed(quick(forecast, more, replan))
     assert not happened(blind, "replanned") and happened(awake, "replanned")
     assert blind.summary["differences"]["forecast_error"]["cost"] != 0
     assert blind.summary["differences"]["deviations"]["cost"] == pytest.approx(0, abs=1e-4)
@@ -237,14 +238,14 @@ def test_started_runs_are_never_touched_by_a_new_plan() -> None:
     """A plan made in the middle commits the run under way to its checkpoint."""
     planner = Planner(quick())
     first = planner.plan(Situation(0))
-    early = tuple(run for run in first.runs if run.start_slot < 3)
+    early = tuple(old for old in first.runs if old.start_slot < 3)
     second = planner.plan(Situation(3, early))
-    for run in second.runs:
-        mine = [old for old in early if old.task == run.task]
-        task = planner.foreseen.task(run.task)
+    for new in second.runs:
+        mine = [old for old in early if old.task == new.task]
+        task = planner.foreseen.task(new.task)
         for old in mine:
             end_h = old.start_slot + task.run_h(task.mode(old.mode), old.segments)
-            assert run.start_slot >= math.ceil(end_h - 1e-6)
+            assert new.start_slot >= math.ceil(end_h - 1e-6)
 
 
 def test_rolling_days_finish_their_tranches_by_midnight(tmp_path: Path) -> None:
@@ -300,7 +301,10 @@ def test_comparators_are_ordered(folder: Results) -> None:
     assert summary["comparators"]["hull"]["cost"] <= plan <= summary["runs"]["fixed"]["planned"]["cost"]
     assert summary["comparators"]["linear"]["overstated"] > 0.1
     assert 0.1 < summary["savings"]["fixed"]["cost_cut"] < summary["savings"]["fixed"]["cost_cut_planned"] < 0.25
-    assert {name: found["usable"] for name, found in summary["catalogue"].items()} == {"llama_7b": 135, "llama_70b": 111}
+    assert {name: found["usable"] for name, found in summary["catalogue"].items()} == {
+        "llama_7b": 135,
+        "llama_70b": 111,
+    }
 
 
 def test_same_scenario_same_bytes(folder: Results, tmp_path: Path) -> None:
@@ -347,7 +351,13 @@ def test_mistakes_are_listed_together() -> None:
             ["dispatch.tasks[0].model=Llama-2-7", "dispatch.gap=0", "dispatch.pool=3", "policy.type=dispatch"],
         )
     text = str(caught.value)
-    for part in ("dispatch.tasks[0].model", "did you mean 'Llama-2-7B'", "dispatch.gap", "dispatch.pool ", "policy.type"):
+    for part in (
+        "dispatch.tasks[0].model",
+        "did you mean 'Llama-2-7B'",
+        "dispatch.gap",
+        "dispatch.pool ",
+        "policy.type",
+    ):
         assert part in text
 
 

@@ -210,7 +210,10 @@ def test_exactly_at_the_threshold_the_window_is_closed(
     name = "generation" if signal == "surplus" else signal
     here = site(folder=tmp_path, **{name: pieces})
     tables = played(world(here, hours=2, policy={"type": "threshold", "signal": signal, **threshold}))
-    assert happened(tables, "window_opened", "window_closed") == [(3600, "window_opened", "a"), (4200, "window_closed", "a")]
+    assert happened(tables, "window_opened", "window_closed") == [
+        (3600, "window_opened", "a"),
+        (4200, "window_closed", "a"),
+    ]
     assert steps(tables) == {"a": 60}
 
 
@@ -333,7 +336,11 @@ def test_two_sites_eligible_at_the_same_instant() -> None:
 def test_sites_finish_their_step_when_the_round_is_called() -> None:
     """Steps of 7 s and 10 s: called at 600 s, one site needs until 602 s and the other waits for it."""
     tables = played(world(site("a"), site("b", cluster=cluster(step_time_s=7)), hours=0.5))
-    assert happened(tables, "round_started") == [(0, "round_started", ""), (602, "round_started", ""), (1204, "round_started", "")]
+    assert happened(tables, "round_started") == [
+        (0, "round_started", ""),
+        (602, "round_started", ""),
+        (1204, "round_started", ""),
+    ]
     assert powers(tables, "a")[:3] == [(0, 600, "training", 4), (600, 602, "waiting", 1), (602, 1202, "training", 4)]
     assert tables.rounds.steps.tolist() == [60 + 86, 60 + 86, 59 + 85]
 
@@ -490,17 +497,21 @@ SLOW = cluster(
 def test_phases_around_a_federated_round() -> None:
     """Fetch 10 s, load 5 s, train 600 s, write 3 s, send 10 s - twice; then again up to the horizon."""
     tables = played(world(site("a", cluster=SLOW), site("b", cluster=SLOW), hours=1266 / 3600))
-    assert powers(tables) == powers(tables, "b") == [
-        (0, 10, "transfer", 2),
-        (10, 15, "model_load", 3),
-        (15, 615, "training", 4),
-        (615, 618, "serialisation", 2.5),
-        (618, 638, "transfer", 2),
-        (638, 643, "model_load", 3),
-        (643, 1243, "training", 4),
-        (1243, 1246, "serialisation", 2.5),
-        (1246, 1266, "transfer", 2),
-    ]
+    assert (
+        powers(tables)
+        == powers(tables, "b")
+        == [
+            (0, 10, "transfer", 2),
+            (10, 15, "model_load", 3),
+            (15, 615, "training", 4),
+            (615, 618, "serialisation", 2.5),
+            (618, 638, "transfer", 2),
+            (638, 643, "model_load", 3),
+            (643, 1243, "training", 4),
+            (1243, 1246, "serialisation", 2.5),
+            (1246, 1266, "transfer", 2),
+        ]
+    )
     assert steps(tables) == {"a": 120, "b": 120}
     per_site = 2 * (10 * 2 + 5 * 3 + 600 * 4 + 3 * 2.5 + 10 * 2) + 10 * 2
     assert tables.summary["energy_kwh"] == pytest.approx(2 * per_site / 3600, rel=1e-12)
@@ -589,7 +600,10 @@ def test_fourth_idle_site_changes_nothing() -> None:
     """The first three sites keep their text, batches, losses and weights when an idle fourth is added."""
     training = {"learner": {**TINY, "corpus": {"type": "python", "split": "by_source"}}, "stride": 20}
     three = [site(name, mci=50) for name in ("c", "a", "b")]
-    scenarios = [world(*three, policy=below(), training=training), world(*three, site("d"), policy=below(), training=training)]
+    scenarios = [
+        world(*three, policy=below(), training=training),
+        world(*three, site("d"), policy=below(), training=training),
+    ]
     without, with_idle = (built(scenario).tables()[HEADLINE] for scenario in scenarios)
     assert without.summary["real_steps"] == 54
     assert with_idle.loss.equals(without.loss)
@@ -614,7 +628,7 @@ def test_reply_that_is_not_finite_is_refused() -> None:
 
 @pytest.mark.parametrize("sites", [1, 2])
 def test_strategy_that_wants_more_sites_waits_on_the_clock(tmp_path: Path, sites: int) -> None:
-    """Flower's own sampling would sleep for ever in wall-clock time; here training begins when the second site joins."""
+    """Flower's sampling would sleep for ever in wall-clock time; here training begins when the second site joins."""
     options = {"min_available_nodes": 2, "min_train_nodes": 2, "fraction_evaluate": 0.0}
     strategy = {"type": "custom", "class": "flwr.serverapp.strategy:FedAvg", "options": options}
     listed = [site("a", mci=50), site("b", tmp_path, mci=[(0, 500), (1200, 50)])][:sites]
@@ -622,3 +636,17 @@ def test_strategy_that_wants_more_sites_waits_on_the_clock(tmp_path: Path, sites
     assert tables.summary["steps"] == {1: 0, 2: 480}[sites]
     if sites == 2:
         assert happened(tables, "aggregated")[0] == (1800, "aggregated", "")
+
+
+def test_sampling_of_a_strategy_is_seeded_by_the_scenario() -> None:
+    """Which half of four sites a strategy picks depends on the scenario's seed alone."""
+    options = {"fraction_train": 0.5, "fraction_evaluate": 0.0}
+    strategy = {"type": "custom", "class": "flwr.serverapp.strategy:FedAvg", "options": options}
+    training = {"learner": TINY, "stride": 60, "strategy": strategy}
+
+    def sampled(seed: int) -> tuple[str, ...]:
+        return tuple(played(world(*(site(name) for name in "abcd"), seed=seed, training=training)).rounds.sites)
+
+    assert sampled(1) == sampled(1)
+    assert len({sampled(seed) for seed in (1, 2, 3)}) > 1
+    assert [len(names.split()) for names in sampled(1)] == [2] * 6

@@ -228,22 +228,23 @@ class SiteMicrogrid:
         load_w = self.facility_kw * 1000
         balance_w = generation_w - self._absorption.taken_w - load_w
         until = min(until, now_ms + self._battery_limit_ms(balance_w, until - now_ms))
-        if self._is_short(balance_w, until - now_ms):
+        if self._is_short(balance_w, 1e-12 * max(load_w, generation_w), until - now_ms):
             until = now_ms + 1
         self.grid.advance(now_ms / 1000, external_power=-load_w, duration=(until - now_ms) / 1000)
         self._row = self._flows(generation_kw, takes_kw, now_ms)
         return until
 
-    def _is_short(self, balance_w: float, duration_ms: int) -> bool:
+    def _is_short(self, balance_w: float, rounding_w: float, duration_ms: int) -> bool:
         """Whether the load exceeds all there is; its owner is told, and has to end that at the same instant.
 
-        Until it does, the grid may be overdrawn, for a millisecond at most, so that every interval balances.
+        Until it does, the grid may be overdrawn, for a millisecond at most, so that every interval balances.  What
+        only rounding makes too much is no shortage.
         """
         if self.import_limit_kw is None:
             return False
         battery_w = -self._battery.feasible_range(duration_ms / 1000)[0] if self._battery else 0.0
-        limit_w = self.import_limit_kw * 1000
-        short = -balance_w > (battery_w + limit_w) * (1 + 1e-12)
+        limit_w = self.import_limit_kw * 1000 + rounding_w
+        short = -balance_w > battery_w + limit_w
         self._import.max_import = None if short else limit_w
         if short:
             self.on_short()

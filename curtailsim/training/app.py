@@ -61,6 +61,7 @@ class AppGrid(SimGrid):
         self.client_app, self.contexts = client_app, contexts
         self.examples_per_step, self.evaluate_share = examples_per_step, evaluate_share
         self.last_replies: list[Message] = []
+        self.failure: Exception | None = None
         self._fractions = dict.fromkeys(contexts, 0.0)
         self._pending: dict[str, tuple[Message, simpy.Process]] = {}
         self._turns = {site.name: simpy.Resource(env) for site in federation.sites}
@@ -136,9 +137,13 @@ class AppGrid(SimGrid):
             raise SimulationOver
 
     def _advance(self, event: simpy.Event) -> None:
-        self.env.run(until=event | self.federation.ended)
-        self._check_over()
-        self.env.run(until=settle(self.env))
+        try:
+            self.env.run(until=event | self.federation.ended)
+            self._check_over()
+            self.env.run(until=settle(self.env))
+        except Exception as error:  # of the simulation, not of the app: it must not be caught there
+            self.failure = error
+            raise SimulationOver from error
 
     def _start(self, batch: list[Message], called: simpy.Event) -> list[simpy.Process]:
         if any(_kind(message) == MessageType.TRAIN for message in batch):
@@ -212,20 +217,15 @@ def _kind(message: Message) -> str:
 
 
 def run_server_app(app: ServerApp, grid: AppGrid, run_config: dict[str, Any], seed: int) -> None:
-    """Run a ServerApp to its end or to the end of the simulation.
-
-    Raises:
-        ValueError: The app has no @app.main(); apps built from a server_fn run in threads of their own and in
-            wall-clock time.
-    """
-    if app._main is None:
-        raise ValueError("the ServerApp has no @app.main(); the older server_fn form cannot run on a simulated clock")
+    """Run a ServerApp to its end or to the end of the simulation."""
     _seed_everything(seed)
     context = Context(RUN_ID, 0, {}, RecordDict(), dict(run_config))
     with _simulated_sleep(grid):
         try:
             app(grid, context)
         except SimulationOver:
+            if grid.failure is not None:
+                raise grid.failure from None
             return
     grid.federation.finish()
 

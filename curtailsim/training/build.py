@@ -121,6 +121,9 @@ def connect_app(
     prepare()
     server = _load_app(spec.server_app, "server_app", ServerApp)
     client = _load_app(spec.client_app, "client_app", ClientApp)
+    if server._main is None:  # built from a server_fn, it would run in threads of its own and in wall-clock time
+        rule = f"{spec.server_app} has no @app.main(); the older server_fn form cannot run on a simulated clock"
+        raise ScenarioError("the scenario", [Problem("training.learner.server_app", rule)])
     contexts = {
         site.name: make_context(site, number, len(federation.sites), spec.run_config)
         for number, site in enumerate(federation.sites)

@@ -188,6 +188,8 @@ def _refuse_to_sleep(_: float) -> None:
 
 def metrics_of(reply: Message) -> MetricRecord:
     """The (first) metrics of a reply; empty when there are none."""
+    if reply.has_error():
+        return MetricRecord()
     return next(iter(reply.content.metric_records.values()), MetricRecord())
 
 

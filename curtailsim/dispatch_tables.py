@@ -1,0 +1,256 @@
+"""What did a dispatched run cost?  Its tables, and its cost and curtailment as planned, as realised, and why they differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from curtailsim.dispatch import DispatchProblem, Floats, Plan
+from curtailsim.dispatch_clock import Pool
+from curtailsim.dispatch_planner import Money, money, priced
+from curtailsim.metrics import (
+    RunTables,
+    account_table,
+    interval_table,
+    ratio,
+    round_table,
+    state_hours,
+    totals_of,
+)
+from curtailsim.scenario import Accounting
+
+TASK_COLUMNS = ["task", "start_s", "end_s", "phase", "mode", "gpus", "increment_kw"]
+AGREEMENT = 1e-3
+"""Relative difference allowed between the energy of an undisturbed run and that of its plan. [-]"""
+
+
+def tables(pool: Pool) -> RunTables:
+    """Everything a run leaves behind."""
+    recorder, rules = pool.recorder, pool.scenario.dispatch
+    intervals = interval_table(pool.microgrid)
+    accounting = Accounting(surplus_price_per_mwh=rules.renewable_per_mwh)
+    account = account_table(intervals, accounting)
+    curves = _Curves(pool, intervals, account)
+    events = pd.DataFrame(
+        [(ms / 1000, event, site, number or None, detail) for ms, event, site, number, detail in recorder.events],
+        columns=["time_s", "event", "site", "round", "detail"],
+    ).astype({"round": "Int64"})
+    losses = [(ms / 1000, site, number, step, value) for ms, site, number, step, value in sorted(recorder.losses)]
+    loss = curves.extend(pd.DataFrame(losses, columns=["time_s", "site", "round", "step", "loss"]))
+    rounds = curves.extend(round_table(recorder, {}), "sites")
+    segments = pd.DataFrame(
+        [(s.site, s.round, s.start_ms / 1000, s.step_ms / 1000, s.steps) for s in recorder.segments],
+        columns=["site", "round", "start_s", "step_s", "steps"],
+    )
+    totals = {**totals_of(account), "sites": {pool.site_name: totals_of(account)}}
+    totals["sites"][pool.site_name]["hours"] = state_hours(intervals)
+    totals["sites"][pool.site_name]["steps"] = sum(segment.steps for segment in recorder.segments)
+    summary = {**totals, **_training_summary(pool, loss, rounds), **_dispatch_summary(pool, intervals)}
+    return RunTables(
+        events,
+        intervals,
+        loss,
+        rounds,
+        segments,
+        summary,
+        _weights_digest(pool),
+        extra={"tasks": pd.DataFrame(sorted(pool.task_rows), columns=TASK_COLUMNS)},
+        documents={"plan.json": _executed(pool).to_json(), "solver.json": _solver_log(pool)},
+    )
+
+
+class _Curves:
+    """A site's cumulative energy, cost and waste, and a task's tokens, at any time."""
+
+    def __init__(self, pool: Pool, intervals: pd.DataFrame, account: pd.DataFrame) -> None:
+        self.recorder = pool.recorder
+        self.tokens_per_step = {task.name: task.shape.tokens_per_step for task in pool.scenario.dispatch.tasks}
+        self.ends = np.concatenate([[0.0], intervals.end_s])
+        penalty = pool.scenario.dispatch.curtailment_per_mwh / 1000
+        series = {
+            "energy_kwh": account.energy_kwh,
+            "emissions_kg": account.emissions_kg,
+            "surplus_wasted_kwh": account.surplus_wasted_kwh,
+            "cost": account.cost + penalty * account.surplus_wasted_kwh,
+        }
+        self.sums = {name: np.concatenate([[0.0], values.cumsum()]) for name, values in series.items()}
+
+    def extend(self, table: pd.DataFrame, task: str = "site") -> pd.DataFrame:
+        """Add the curves' values at each row's time; tokens are those of the row's task."""
+        times = table.time_s.to_numpy(dtype=float)
+        values = {name: np.interp(times, self.ends, sums) for name, sums in self.sums.items()}
+        tokens = [self._tokens(name, time) for name, time in zip(table[task], times, strict=True)]
+        return table.assign(tokens=np.array(tokens, dtype=np.int64), **values)
+
+    def _tokens(self, task: str, time_s: float) -> int:
+        steps = 0
+        for segment in self.recorder.segments:
+            if segment.site == task and segment.start_ms < time_s * 1000:
+                steps += min(segment.steps, int((time_s * 1000 - segment.start_ms + 0.5) / segment.step_ms))
+        return steps * self.tokens_per_step[task]
+
+
+def _training_summary(pool: Pool, loss: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, Any]:
+    """Steps, tokens and losses of all tasks together, and of each."""
+    segments = pool.recorder.segments
+    shapes = {task.name: task.shape for task in pool.scenario.dispatch.tasks}
+    by_task = {}
+    for name, task in pool.tasks.items():
+        own, held_out = loss[loss.site == name], rounds[rounds.sites == name].eval_loss.dropna()
+        steps = sum(segment.steps for segment in segments if segment.site == name)
+        by_task[name] = {
+            "steps": steps,
+            "tokens": steps * shapes[name].tokens_per_step,
+            "real_steps": task.real_steps,
+            "loss_initial": _edge(own.loss, 0),
+            "loss_final": _edge(own.loss, -1),
+            "eval_loss_initial": None if task.learner is None else task.learner.eval_loss_initial,
+            "eval_loss_final": _edge(held_out, -1),
+        }
+    keys = ("loss_initial", "loss_final", "eval_loss_initial", "eval_loss_final")
+    return {
+        "runtime_h": max((segment.end_ms(segment.steps) for segment in segments), default=0) / 3_600_000,
+        **{key: sum(values[key] for values in by_task.values()) for key in ("tokens", "steps", "real_steps")},
+        "rounds": len(rounds),
+        **{key: _mean([values[key] for values in by_task.values()]) for key in keys},
+        "bytes_moved": 0.0,
+        "tasks": by_task,
+    }
+
+
+def _edge(values: pd.Series, place: int) -> float | None:
+    return float(values.iloc[place]) if len(values) else None
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _executed(pool: Pool) -> Plan:
+    """The runs as they were, in whole segments."""
+    under_way = {id(task.run): task.done_in_run for task in pool.tasks.values() if task.run is not None}
+    runs = [
+        run.model_copy(update={"segments": under_way.get(id(run), run.segments)})
+        for run in pool.committed
+        if under_way.get(id(run), 1)
+    ]
+    runs.sort(key=lambda run: (run.start_slot, run.task))
+    return Plan(slot_h=pool.scenario.dispatch.slot_h, runs=tuple(runs))
+
+
+def _solver_log(pool: Pool) -> str:
+    """How each plan was found; the only place where wall time is kept."""
+    rows = [
+        {
+            "slot": slot,
+            "event": event,
+            "status": planned.status,
+            "bound": planned.bound,
+            "gap": planned.gap,
+            "time_s": round(planned.time_s, 3),
+        }
+        for slot, event, planned in pool.plans
+    ]
+    return json.dumps(rows, indent=2) + "\n"
+
+
+def _dispatch_summary(pool: Pool, intervals: pd.DataFrame) -> dict[str, Any]:
+    """Cost, curtailment and modes: as planned, as realised, and why they differ."""
+    stages = _stages(pool, intervals)
+    planned, realised = stages["planned"], stages["realised"]
+    energy_difference = ratio(realised.load_mwh - planned.load_mwh, planned.load_mwh)
+    undisturbed = not pool.disturbed and pool.planner.actual == pool.planner.foreseen
+    if undisturbed and not any(task.run for task in pool.tasks.values()):
+        assert energy_difference is None or abs(energy_difference) <= AGREEMENT, (planned.load_mwh, realised.load_mwh)
+    executed = _executed(pool)
+    labels = {name: sorted({run.mode for run in executed.of(name)}) for name in pool.tasks}
+    worst = max((p.gap for _, _, p in pool.plans if p.gap is not None), default=None)
+    statuses = sorted({p.status for _, _, p in pool.plans})
+    return {
+        "cost": realised.cost,
+        "energy_cost": realised.energy_cost,
+        "restart_cost": realised.cost
+        - realised.energy_cost
+        - pool.scenario.dispatch.curtailment_per_mwh * realised.curtailed_mwh,
+        "curtailed_mwh": realised.curtailed_mwh,
+        "load_mwh": realised.load_mwh,
+        "green_share": realised.green_share,
+        "peak_load_mw": realised.peak_load_mw,
+        "peak_import_mw": realised.peak_import_mw,
+        "modes_used": {name: len(found) for name, found in labels.items()},
+        "modes": labels,
+        "segments": {name: task.done for name, task in pool.tasks.items()},
+        "segments_asked": {name: task.task.segments for name, task in pool.tasks.items()},
+        "restarts": {name: task.restarts for name, task in pool.tasks.items()},
+        "finished": all(task.done == task.task.segments for task in pool.tasks.values()),
+        "planned": {**asdict(planned), "green_share": planned.green_share},
+        "energy_difference": energy_difference,
+        "differences": _differences(stages),
+        "solver": {
+            "status": statuses[0] if len(statuses) == 1 else ", ".join(statuses),
+            "bound": pool.plans[0][2].bound if len(pool.plans) == 1 else None,
+            "gap": worst,
+            "plans": len(pool.plans),
+        },
+    }
+
+
+def _stages(pool: Pool, intervals: pd.DataFrame) -> dict[str, Money]:
+    """The way from the plan's cost to the ledger's, one cause at a time."""
+    foreseen, actual, slots = pool.planner.foreseen, pool.planner.actual, pool.scenario.slots
+    slot_hours = np.full(slots, foreseen.slot_h)
+    restarts = sum(pool.tasks[run.task].task.restart_usd for run in pool.promised_restarts)
+    own_restarts = sum(task.restarts * task.task.restart_usd for task in pool.tasks.values())
+    hours = ((intervals.end_s - intervals.start_s) / 3600).to_numpy()
+    load, generation = intervals.facility_kw.to_numpy() / 1000, intervals.generation_kw.to_numpy() / 1000
+    price = intervals.price_per_mwh.to_numpy()
+
+    def in_slots(problem: DispatchProblem, power: Floats, restart_cost: float) -> Money:
+        series = np.array(problem.price_usd_per_mwh), np.array(problem.renewable_mw)
+        return money(problem, *series, power, slot_hours, restart_cost)
+
+    edges_h = np.arange(slots + 1) * foreseen.slot_h
+    used_mwh = np.concatenate([[0.0], np.cumsum(load * hours)])
+    ends_h = np.concatenate([[0.0], intervals.end_s / 3600])
+    executed_mw = np.diff(np.interp(edges_h, ends_h, used_mwh)) / foreseen.slot_h
+    supplied = intervals.surplus_used_kw.to_numpy() / 1000, intervals.grid_import_kw.to_numpy() / 1000
+    return {
+        "planned": in_slots(foreseen, pool.promised_mw, restarts),
+        "forecast_error": in_slots(actual, pool.promised_mw, restarts),
+        "deviations": in_slots(actual, executed_mw, own_restarts),
+        "slot_averaging": money(actual, price, generation, load, hours, own_restarts),
+        "realised": priced(actual, price, generation, *supplied, hours, own_restarts),
+    }
+
+
+def _differences(stages: dict[str, Money]) -> dict[str, dict[str, float]]:
+    """What each cause adds to the plan's cost and curtailment.
+
+    forecast_error: prices and supply are not as foreseen.  deviations: failures and what was planned anew.
+    slot_averaging: within a slot neither load nor signals are constant.  supply_order: the site uses its own renewable
+    power first, also where importing and curtailing would pay.
+    """
+    names, values = list(stages), list(stages.values())
+    found = {}
+    for cause, before, after in zip(names[1:], values, values[1:], strict=False):
+        name = "supply_order" if cause == "realised" else cause
+        found[name] = {"cost": after.cost - before.cost, "curtailed_mwh": after.curtailed_mwh - before.curtailed_mwh}
+    return found
+
+
+def _weights_digest(pool: Pool) -> str | None:
+    learners = {name: task.learner for name, task in pool.tasks.items() if task.learner is not None}
+    if not learners:
+        return None
+    total = hashlib.sha256()
+    for name in sorted(learners):
+        weights = learners[name].weights()
+        for key in sorted(weights):
+            total.update(f"{name}.{key}".encode() + weights[key].tobytes())
+    return total.hexdigest()
