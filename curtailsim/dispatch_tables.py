@@ -1,4 +1,4 @@
-"""What did a dispatched run cost?  Its tables, and its cost and curtailment as planned, as realised, and why they differ."""
+"""What did a dispatched run cost?  Its tables; cost and curtailment as planned, as realised, and why they differ."""
 
 from __future__ import annotations
 

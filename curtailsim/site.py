@@ -155,7 +155,8 @@ class Site:
         if self._leaving.triggered and state in ("ready", "training"):
             state = "draining"
         if (state == "training") != (self.state == "training"):
-            self.recorder.event("training_started" if state == "training" else "training_stopped", self.name, self.round)
+            change = "training_started" if state == "training" else "training_stopped"
+            self.recorder.event(change, self.name, self.round)
         self.state, self.phase, self._network_kw = state, phase, network_kw
         self.recorder.state(self.name, state)
         for microgrid in self.microgrids:
