@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCENARIO = Path("scenarios/three_sites.yaml")
 PAIRS = 5
-QUARTER = ("workload.total_tokens=3.2e9", "baselines=[]")
+QUARTER = ("workload.total_tokens=3.2e9", "duration_h=42", "baselines=[]")
 TOKENS_ONLY = ("workload.total_tokens=null", "baselines=[]", "training.learner={type: tokens_only}")
 YEAR = (
     *TOKENS_ONLY,
@@ -101,7 +101,7 @@ def coupling() -> Iterator[str]:
     tables = simulate(scenario, plan)[HEADLINE]  # warms up, too: traces, text and kernels
     evaluations = 1 + int(tables.rounds.eval_loss.notna().sum())
     yield (
-        f"A = curtailment-aware run of {SCENARIO}, a quarter of its tokens, from the loaded scenario to tables in "
+        f"A = curtailment-aware run of {SCENARIO}, a quarter of its tokens and hours, from the loaded scenario to tables in "
         f"memory; B = plain PyTorch loop over one model, the same {len(tables.loss):,} optimiser steps on the same "
         f"batches, the same {evaluations} evaluations; {scenario.threads} thread, after imports, reading and a warm-up"
     )

@@ -24,6 +24,7 @@ from typing import Any
 import pandas as pd
 
 from curtailsim import simulation
+from curtailsim.dispatch_planner import OPTIMUM
 from curtailsim.dispatch_scenario import DispatchScenario
 from curtailsim.energy.signals import scenario_signals
 from curtailsim.metrics import RunTables, ratio
@@ -79,6 +80,10 @@ class Results:
     def segments(self, run: str = HEADLINE) -> pd.DataFrame:
         """Virtual steps: step k of a row ends at start_s + k x step_s."""
         return self._table(run, "segments")
+
+    def tasks(self, run: str = OPTIMUM) -> pd.DataFrame:
+        """Phase, mode, GPUs and power above the idle pool's of every task of a dispatched pool, in intervals."""
+        return self._table(run, "tasks")
 
     def _table(self, run: str, table: str) -> pd.DataFrame:
         if run not in self.runs:

@@ -225,7 +225,7 @@ def test_forecast_error_triggers_a_new_plan_from_the_last_checkpoint() -> None:
     price = "{type: constant, value: 30, unit: USD/MWh}"
     forecast = f"sites.campus.forecast={{price: {price}, generation: {{type: constant, value: 0.3, unit: fraction}}}}"
     replan = "policy.replan={above_mw: 0.1, above_per_mwh: 10, known_h: 24}"
-    more = "dispatch.tasks.*.segments=6"
+    more = "dispatch.tasks.*.segments=4"
     blind, awake = executed(quick(forecast, more)), executed(quick(forecast, more, replan))
     assert not happened(blind, "replanned") and happened(awake, "replanned")
     assert blind.summary["differences"]["forecast_error"]["cost"] != 0
@@ -263,14 +263,37 @@ def test_rolling_days_finish_their_tranches_by_midnight(tmp_path: Path) -> None:
     assert tables.summary["planned"]["load_mwh"] == pytest.approx(tables.summary["load_mwh"], rel=1e-6)
 
 
-def test_looking_ahead_lets_work_move_between_days() -> None:
-    """With two tranches in view the second day's work may start on a cheap first day, at no higher cost."""
-    week = SCENARIOS / "grid_knob_caiso_week.yaml"
-    common = [*QUICK, TOKENS_ONLY, "duration_h=48", "dispatch.slot_h=2", "dispatch.renewable_ratio=0"]
-    alone = executed(load(week, common))
-    ahead = executed(load(week, [*common, "dispatch.look_ahead_tranches=2"]))
-    assert ahead.summary["finished"] and alone.summary["finished"]
-    assert ahead.summary["planned"]["cost"] <= alone.summary["planned"]["cost"] * 1.01
+def test_looking_ahead_moves_work_to_the_cheap_day(tmp_path: Path) -> None:
+    """Power costs 10 today and 1,000 tomorrow: who looks ahead trains both tranches today, who does not trains one."""
+    (tmp_path / "price.csv").write_text(
+        "time,price\n2026-01-01T00:00:00Z,10\n2026-01-02T00:00:00Z,1000\n2026-01-03T00:00:00Z,1\n"
+    )
+    scenario = {
+        "name": "two_days",
+        "start": "2026-01-01T00:00:00Z",
+        "duration_h": 48,
+        "sites": [
+            {
+                "name": "campus",
+                "price": {"type": "trace", "path": str(tmp_path / "price.csv"), "value": "price", "unit": "USD/MWh"},
+            }
+        ],
+        "policy": {"type": "dispatch_plan"},
+        "dispatch": {
+            "pool_gpus": 512,
+            "tasks": [{"name": "only", "model": "Llama-2-7B", "tokens": 40e9, "segments": 2}],
+            "tranche_h": 24,
+            "slot_h": 1,
+            "baselines": [],
+        },
+        "training": {"learner": {"type": "tokens_only"}},
+    }
+    trained_today = []
+    for look_ahead in (1, 2):
+        tables = executed(load(scenario, [f"dispatch.look_ahead_tranches={look_ahead}"]))
+        assert tables.summary["finished"] and len(tables.rounds) == 4
+        trained_today.append(int((tables.rounds.time_s <= 86_400).sum()))
+    assert trained_today == [2, 4]
 
 
 # -------------------------------------------------------------------------------------------------- scenario and files
@@ -287,6 +310,7 @@ def test_results_folder_is_like_any_other(folder: Results) -> None:
     assert folder.manifest["status"] == "complete" and folder.runs == [OPTIMUM, "fixed"]
     for table in ("events", "intervals", "loss", "rounds", "segments", "tasks"):
         assert isinstance(pd.read_csv(folder.path / OPTIMUM / f"{table}.csv"), pd.DataFrame)
+    assert set(folder.tasks().task) == {"llama_7b", "llama_70b"} and len(folder.intervals(OPTIMUM)) > 24
     assert {path.name for path in folder.path.glob("*.png")} == {"dispatch.png", "costs.png"}
     again = load(folder.path / "scenario.yaml")
     assert dump(again) == (folder.path / "scenario.yaml").read_text()
