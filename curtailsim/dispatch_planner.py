@@ -25,7 +25,6 @@ from curtailsim.dispatch import (
     Task,
     build_run_model,
     evaluate,
-    explain_infeasibility,
     load_and_gpus,
     remaining_problem,
     run_slots,
@@ -233,6 +232,7 @@ class Planner:
         if name in ("fixed", "fixed_best"):
             plan = getattr(dispatch_baselines, name)(problem)
             return Planned(plan.runs, self._load(problem, plan.runs), name)
+        require_solver(name)
         search = getattr(dispatch_baselines, name)
         found = search(problem, relative_gap=rules.gap, time_limit_s=rules.time_limit_s)
         bound = found.bound_usd if math.isfinite(found.bound_usd) else None
@@ -289,6 +289,16 @@ class Planner:
                 tasks.append(task.model_copy(update={"segments": left, "tokens": tokens}))
         kept = {name: count for name, count in given_up.items() if count}
         return problem.model_copy(update={"tasks": tuple(tasks)}), kept
+
+
+def require_solver(name: str) -> None:
+    """Refuse what cannot be computed without HiGHS.
+
+    Raises:
+        ScenarioError: It is not installed.
+    """
+    if not solver_available():
+        raise ScenarioError(name, [Problem("dispatch", f"{name} needs HiGHS: pip install 'curtailsim[dispatch]'")])
 
 
 def _moved(runs: Iterable[Run], slots: int) -> tuple[Run, ...]:
@@ -355,30 +365,3 @@ def priced(
         peak_load_mw=float(load.max()),
         peak_import_mw=float(grid_mw.max()),
     )
-
-
-def require_feasible(scenario: DispatchScenario) -> None:
-    """Refuse a scenario whose first window has no plan even in the relaxed program, which takes no time to see.
-
-    Raises:
-        ScenarioError: With the tranches that do not fit and the GPU-hours they lack.
-    """
-    planner = Planner(scenario)
-    problem = planner.problem(Situation(0))
-    if solver_available():
-        relaxed = build_run_model(problem).program.minimise(relax=True)
-        if relaxed.status == "infeasible":
-            raise ScenarioError(f"scenario {scenario.name}", _in_scenario(scenario, explain_infeasibility(problem)))
-
-
-def _in_scenario(scenario: DispatchScenario, problems: list[Problem]) -> list[Problem]:
-    """Mistakes of a dispatch problem under the keys of the scenario."""
-    numbers = {task.name: index for index, task in enumerate(scenario.dispatch.tasks)}
-
-    def moved(problem: Problem) -> Problem:
-        parts = problem.path.split(".")
-        if parts[0] == "tasks" and len(parts) > 1 and parts[1] in numbers:
-            parts[:2] = [f"tasks[{numbers[parts[1]]}]"]
-        return Problem(".".join(["dispatch", *parts]), problem.rule)
-
-    return [moved(problem) for problem in problems]

@@ -10,7 +10,7 @@ from typing import Any
 from curtailsim import dispatch_baselines
 from curtailsim.dispatch import DispatchProblem, Progress, evaluate, heuristic
 from curtailsim.dispatch_clock import Pool, Watcher
-from curtailsim.dispatch_planner import OPTIMUM, Planner
+from curtailsim.dispatch_planner import OPTIMUM, Planner, require_solver
 from curtailsim.dispatch_scenario import DispatchScenario
 from curtailsim.dispatch_tables import tables
 from curtailsim.metrics import RunTables, ratio
@@ -162,6 +162,7 @@ def _comparator(problem: DispatchProblem, name: str, gap: float, time_limit_s: f
             raise ScenarioError("heuristic", [])
         found = evaluate(problem, plan)
         return found.cost_usd, found.curtailed_mwh
+    require_solver(name)
     view = getattr(dispatch_baselines, name)
     limits = {} if name in ("hull", "linear") else {"relative_gap": gap, "time_limit_s": time_limit_s}
     relaxed = view(problem, **limits)

@@ -367,6 +367,18 @@ def test_too_small_a_pool_says_what_is_missing(tmp_path: Path) -> None:
     assert "GPU-hours are missing" in found.output and "lower the tranche or add GPUs" in found.output
 
 
+def test_without_a_solver_a_heuristic_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is executed all the same, nothing is said to be proved, and what needs HiGHS says so."""
+    for module in ("dispatch", "dispatch_planner"):
+        monkeypatch.setattr(f"curtailsim.{module}.solver_available", lambda: False)
+    scenario = quick("dispatch.baselines=[fixed, pause_only]", "dispatch.comparators=[hull, heuristic]")
+    summary = run(scenario, tmp_path / "day").summary
+    assert summary["runs"][OPTIMUM]["solver"] == {"status": "heuristic", "bound": None, "gap": None, "plans": 1}
+    assert summary["runs"][OPTIMUM]["finished"] and summary["comparators"]["heuristic"]["cost"] > 0
+    assert "needs HiGHS" in summary["impossible"]["pause_only"]
+    assert "needs HiGHS" in summary["comparators"]["hull"]["reason"]
+
+
 def test_mistakes_are_listed_together() -> None:
     """Every mistake with its path, as in any other scenario."""
     with pytest.raises(ScenarioError) as caught:
