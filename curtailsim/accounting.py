@@ -52,7 +52,7 @@ def _figures(energy_kwh: float, emissions_kg: float, curtailed_kwh: float) -> Fi
     return {
         "energy_kwh": energy_kwh,
         "emissions_kg": None if np.isnan(emissions_kg) else emissions_kg,
-        "curtailed_share": ratio(curtailed_kwh, energy_kwh),
+        "curtailed_share": None if np.isnan(curtailed_kwh) else ratio(curtailed_kwh, energy_kwh),
     }
 
 
@@ -60,9 +60,11 @@ def _exact(scenario: Scenario, intervals: pd.DataFrame) -> Figures:
     kwh = intervals.facility_kw * (intervals.end_s - intervals.start_s) / 3600
     if scenario.accounting.curtailed_share == "mci_below":
         curtailed = kwh[intervals.mci_g_per_kwh < scenario.accounting.curtailed_below_g_per_kwh]
-    else:
+    elif any(site.generation is not None for site in scenario.sites):
         from_storage = (-intervals.storage_kw).clip(lower=0)
         curtailed = (intervals.surplus_used_kw + from_storage) * (intervals.end_s - intervals.start_s) / 3600
+    else:
+        curtailed = pd.Series([np.nan])
     return _figures(
         float(kwh.sum()), float((kwh * intervals.mci_g_per_kwh).sum(skipna=False) / 1000), float(curtailed.sum())
     )

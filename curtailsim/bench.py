@@ -101,9 +101,9 @@ def coupling() -> Iterator[str]:
     tables = simulate(scenario, plan)[HEADLINE]  # warms up, too: traces, text and kernels
     evaluations = 1 + int(tables.rounds.eval_loss.notna().sum())
     yield (
-        f"A = curtailment-aware run of {SCENARIO}, a quarter of its tokens and hours, from the loaded scenario to tables "
-        f"in memory; B = plain PyTorch loop over one model, the same {len(tables.loss):,} optimiser steps on the same "
-        f"batches, the same {evaluations} evaluations; {scenario.threads} thread, after imports, reading and a warm-up"
+        f"A = curtailment-aware run of {SCENARIO}, a quarter of its tokens and hours, from loaded scenario to tables; "
+        f"B = plain PyTorch loop over one model, the same {len(tables.loss):,} optimiser steps on the same batches and "
+        f"the same {evaluations} evaluations; {scenario.threads} thread, after imports, reading and a warm-up"
     )
     pairs = []
     for _ in range(PAIRS):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="What happens to emissions, cost, wasted renewable energy and the loss when a language model is trained "
     "only where and when renewable power would otherwise be thrown away?  One scenario file, one simulated clock, "
@@ -297,6 +297,8 @@ def _mistakes() -> Iterator[None]:
     from curtailsim.spec import ScenarioError
 
     signal.signal(signal.SIGTERM, _interrupt)
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # a user's own modules, as with `python -m`
     try:
         yield
     except ScenarioError as error:

@@ -22,7 +22,7 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -226,6 +226,7 @@ class Comparison:
         other: The other folder, if there is one.
         numbers: All numbers of the two summaries.
         alignments: Its events beside those of the other folder and of the log.
+        settings: Where the two scenarios differ: path, and both values.
     """
 
     results: str
@@ -233,6 +234,7 @@ class Comparison:
     other: str | None
     numbers: list[Number]
     alignments: list[Alignment]
+    settings: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -240,6 +242,7 @@ class Comparison:
             "results": self.results,
             "run": self.run,
             "other": self.other,
+            "settings": [dict(zip(("path", "value", "other"), setting, strict=True)) for setting in self.settings],
             "numbers": [number.to_json() for number in self.numbers],
             "events": [alignment.to_json() for alignment in self.alignments],
         }
@@ -274,15 +277,18 @@ def compare(
     ours = open_results(results)
     events = _run_events(ours, run or HEADLINE)
     numbers: list[Number] = []
+    settings: list[tuple[str, Any, Any]] = []
     references: dict[str, Log] = {}
     if other is not None:
         theirs = open_results(other)
         references[str(other)] = Log(_run_events(theirs, run or HEADLINE))
         numbers = compare_numbers(ours.summary, theirs.summary, run)
+        settings = compare_settings(ours.manifest["scenario"], theirs.manifest["scenario"])
     if log is not None:
         references[str(log)] = read_log(log, _site_names(clients, _sites(ours)))
     alignments = [align(events, reference, name, within_s) for name, reference in references.items()]
-    return Comparison(str(results), run or HEADLINE, None if other is None else str(other), numbers, alignments)
+    beside = None if other is None else str(other)
+    return Comparison(str(results), run or HEADLINE, beside, numbers, alignments, settings)
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -507,6 +513,18 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield path, value
 
 
+def compare_settings(ours: Any, theirs: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two resolved scenarios differ: path, value here and value there; None where there is none."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = dict.fromkeys([*ours, *theirs])
+        parts = [(f"{path}.{key}".lstrip("."), ours.get(key), theirs.get(key)) for key in keys]
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        parts = [(f"{path}[{index}]", *pair) for index, pair in enumerate(zip(ours, theirs, strict=True))]
+    else:
+        return [] if ours == theirs else [(path, ours, theirs)]
+    return [difference for part in parts for difference in compare_settings(part[1], part[2], part[0])]
+
+
 # --- print ---------------------------------------------------------------------------------------------------------
 
 
@@ -514,15 +532,19 @@ def show(comparison: Comparison, console: Console) -> None:
     """Print a comparison."""
     if comparison.other is not None:
         folders = f"{comparison.results} beside {comparison.other}"
-        _line(console, f"{folders}; difference = first - second, change = difference / second")
-        for run in dict.fromkeys(number.run for number in comparison.numbers):
-            console.print(_numbers_table(run, [number for number in comparison.numbers if number.run == run]))
+        _line(console, f"{folders}; difference = first - second, change = difference / |second|")
+        for path, ours, theirs in comparison.settings:
+            _line(console, f"  {path}: {ours} instead of {theirs}")
+        unequal = [number for number in comparison.numbers if number.value != number.other]
+        for run in dict.fromkeys(number.run for number in unequal):
+            console.print(_numbers_table(run, [number for number in unequal if number.run == run]))
+        _line(console, f"{len(comparison.numbers) - len(unequal)} equal numbers are not shown; --json has all.")
     for alignment in comparison.alignments:
         _show_events(comparison, alignment, console)
 
 
 def _numbers_table(run: str, numbers: list[Number]) -> Table:
-    table = Table(title=Text(run or "settings"), title_justify="left")
+    table = Table(title=Text(run or "all runs"), title_justify="left")
     for title in ("site", "number", "first", "second", "difference", "change"):
         table.add_column(title, justify="left" if title in ("site", "number") else "right", no_wrap=True)
     last = ""

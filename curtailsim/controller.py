@@ -80,7 +80,14 @@ class Controller:
             yield self.env.timeout(pause_ms)
 
     def _wanted(self) -> set[str]:
-        answer = self.policy.select(self.env.now / 1000, [self._view(site) for site in self.sites])
+        views = [self._view(site) for site in self.sites]
+        try:
+            answer = self.policy.select(self.env.now / 1000, views)
+        except Exception as error:
+            # A user's own class may do anything; what it could have read is the likeliest help.
+            offered = ", ".join(sorted({name for view in views for name in view.values}))
+            rule = f"select failed at {self.env.now / 1000:g} s with {error!r}; site.values offers {offered}"
+            raise self._mistake(rule) from error
         names = [site.name for site in self.sites]
         if isinstance(answer, str) or not isinstance(answer, Collection):
             raise self._mistake(f"select must return the names of sites, such as {set(names)} (got {answer!r:.60})")

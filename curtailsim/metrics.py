@@ -75,6 +75,7 @@ def make_tables(
     weights_sha256: str | None,
     accounting: Any,
     real_steps: int,
+    total_steps: int | None,
 ) -> RunTables:
     """Turn what was recorded into tables.
 
@@ -88,9 +89,14 @@ def make_tables(
         weights_sha256: Digest of the final model.
         accounting: The scenario's accounting rules.
         real_steps: Optimiser steps the learner has taken.
+        total_steps: Virtual steps in the token budget; None: none was set.
     """
     intervals = pd.concat([interval_table(m) for m in microgrids], ignore_index=True)
     account = account_table(intervals, accounting)
+    if accounting.curtailed_share == "surplus":
+        # A site without generation data has no share of zero: nothing is known of it.
+        unknown = [m.name for m in microgrids if "generation" not in m.signals.steps]
+        account.loc[intervals.site.isin(unknown), "curtailed_kwh"] = math.nan
     curves = _Curves(intervals, account, recorder.segments, tokens_per_step)
     events = pd.DataFrame(
         [
@@ -111,6 +117,7 @@ def make_tables(
     rounds = curves.extend(round_table(recorder, names))
     summary = _summarise_sites(intervals, account, accounting)
     summary.update(_summarise_training(recorder, loss, rounds, tokens_per_step, eval_loss_initial, real_steps))
+    summary["tokens_asked"] = None if total_steps is None else total_steps * tokens_per_step
     summary["bytes_moved"] = sum(bytes_moved.values())
     for site, values in summary["sites"].items():
         own = [s for s in recorder.segments if names[s.site] == site]
@@ -178,7 +185,9 @@ def totals_of(account: pd.DataFrame) -> dict[str, Any]:
     totals: dict[str, Any] = {}
     for key in ENERGY_KEYS:
         if key == "curtailed_share":
-            totals[key] = ratio(math.fsum(account.curtailed_kwh), math.fsum(account.energy_kwh))
+            known = account.curtailed_kwh.notna()
+            share = ratio(math.fsum(account.curtailed_kwh[known]), math.fsum(account.energy_kwh))
+            totals[key] = share if known.any() else None
         else:
             total = math.fsum(account[key])
             totals[key] = None if math.isnan(total) else total + 0.0

@@ -123,7 +123,12 @@ def _loss(axis: Axes, names: list[str], tables: RunTables) -> None:
         )
     held_out = tables.rounds.dropna(subset=["eval_loss"])
     if len(held_out):
-        axis.plot(held_out.time_s / 3600, held_out.eval_loss, color="black", linewidth=1.2, label="global, held-out")
+        pause = held_out.start_s > held_out.time_s.shift() + 1  # nobody trained: no line across it
+        for index, (_, stretch) in enumerate(held_out.groupby(pause.cumsum())):
+            label = "global, held-out" if index == 0 else None
+            axis.plot(stretch.time_s / 3600, stretch.eval_loss, color="black", linewidth=1.2, label=label)
+    for time_s in tables.events[tables.events.event == "training_finished"].time_s:
+        axis.axvline(time_s / 3600, color="black", linewidth=0.7, linestyle="--", label="token budget used up")
     axis.set_ylabel("loss [nats per byte]", fontsize=8)
     axis.legend(fontsize=7, ncols=4, loc="upper right")
 
@@ -133,21 +138,22 @@ def _comparison(path: Path, tables: dict[str, RunTables]) -> None:
     labels = [name.replace("_", " ").replace("centralized ", "centralized\n") for name in runs]
     figure = Figure(figsize=(13, 0.55 * len(runs) + 2))
     axes = figure.subplots(1, 3, sharey=True)
-    bars = [
-        (axes[0], "emissions [kg CO2]", {"marginal": "emissions_kg", "surplus first": "emissions_surplus_first_kg"}),
-        (axes[1], "facility energy [kWh]", {"from surplus": "surplus", "from the grid": "grid_import_kwh"}),
-        (axes[2], "held-out loss at the end [nats per byte]", {"": "eval_loss_final"}),
-    ]
+    summaries = [made.summary for made in tables.values()]
     rows = np.arange(len(runs))
-    for axis, title, keys in bars:
-        left, width = np.zeros(len(runs)), 0.36 if "marginal" in keys else 0.72
-        for place, (label, key) in enumerate(keys.items()):
-            values = np.array([_value(tables[name].summary, key) for name in runs])
-            offset = (place - 0.5) * 0.36 if "marginal" in keys else 0.0
-            stacked = left if key in ("surplus", "grid_import_kwh") else 0.0
-            axis.barh(rows + offset, values, width, left=stacked, color=COLOURS[place], label=label or None)
-            if key in ("surplus", "grid_import_kwh"):
-                left = left + values
+    for place, key in enumerate(("emissions_kg", "emissions_surplus_first_kg")):
+        label = ("marginal", "surplus first")[place]
+        values = [_value(summary, key) for summary in summaries]
+        axes[0].barh(rows + 0.36 * (place - 0.5), values, 0.36, color=COLOURS[place], label=label)
+    surplus = np.array([_value(summary, "surplus") for summary in summaries])
+    imported = [_value(summary, "grid_import_kwh") for summary in summaries]
+    axes[1].barh(rows, surplus, 0.72, color=COLOURS[2], label="from surplus")
+    axes[1].barh(rows, imported, 0.72, left=surplus, color=COLOURS[6], alpha=0.6, label="from the grid")
+    # A bar would have to begin at zero, where no loss ever is.
+    axes[2].plot([summary["eval_loss_final"] for summary in summaries], rows, "o", color=COLOURS[3])
+    axes[2].grid(axis="x", linewidth=0.4)
+    for axis, title in zip(
+        axes, ("emissions [kg CO2]", "facility energy [kWh]", "held-out loss at the end [nats per byte]"), strict=True
+    ):
         axis.set_title(title, fontsize=9)
         axis.set_yticks(rows, labels, fontsize=8)
         if axis.get_legend_handles_labels()[0]:
@@ -167,6 +173,9 @@ def _power(path: Path, scenario: Scenario, tables: dict[str, RunTables]) -> None
             hours, total = _sum_over_sites(made.intervals, values)
             style = {"linewidth": 1.4 if name == HEADLINE else 0.8, "color": COLOURS[index % len(COLOURS)]}
             axis.stairs(total, hours, baseline=None, label=name.replace("_", " "), **style)
+    last_s = max(made.intervals.end_s[made.intervals.facility_kw > 0].max() for made in tables.values())
+    if last_s > 0:
+        axes[0].set_xlim(0, 1.03 * last_s / 3600)
     axes[0].set_ylabel("facility power [kW]", fontsize=8)
     axes[1].set_ylabel("emission rate [kg CO2/h]", fontsize=8)
     axes[1].set_xlabel(f"hours since {scenario.start:%Y-%m-%d %H:%M} UTC")

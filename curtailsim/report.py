@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -47,10 +48,10 @@ def comparison(results: Results) -> Table:
     columns: list[tuple[str, Cell]] = [
         ("energy\n[kWh]", lambda r: number(r["energy_kwh"])),
         ("emissions\n[kg CO2]", lambda r: number(r["emissions_kg"])),
-        ("surplus\nfirst [kg]", lambda r: number(r["emissions_surplus_first_kg"])),
+        ("the same,\nsurplus first\n[kg CO2]", lambda r: number(r["emissions_surplus_first_kg"])),
         ("curtailed\nshare", lambda r: percent(r["curtailed_share"])),
-        ("surplus\nwasted [kWh]", lambda r: number(r["surplus_wasted_kwh"], 1)),
-        (f"cost\n[{currency}]", lambda r: number(r["cost"])),
+        ("surplus\nused [kWh]", lambda r: number(r["surplus_used_kwh"])),
+        (f"cost\n[{currency}]", lambda r: number(r["cost"], 3)),
         ("runtime\n[h]", lambda r: number(r["runtime_h"], 1)),
         ("tokens\n[1e9]", lambda r: number(r["tokens"] / 1e9)),
         ("held-out loss\n[nats/byte]", lambda r: number(r["eval_loss_final"], 3)),
@@ -59,9 +60,9 @@ def comparison(results: Results) -> Table:
         columns.insert(3, ("average\nCI [kg]", lambda r: number(r["emissions_average_kg"])))
     table = Table(title=f"{summary['scenario']}: one clock, same workload", title_justify="left")
     table.add_column("run", no_wrap=True)
-    table.add_column("ours / run", justify="right")
+    table.add_column("our emissions\nare ... of\nthis run's", justify="right")
     for title, _ in columns:
-        table.add_column(title, justify="right")
+        table.add_column(escape(title), justify="right")
     for name, run in summary["runs"].items():
         share = percent(ratios[name]) if name in ratios else "-"
         table.add_row(name, share, *(cell(run) for _, cell in columns))
@@ -81,7 +82,7 @@ def sites(results: Results) -> Table:
         "surplus\nused [kWh]",
     )
     for title in (*titles, "grid\nimport [kWh]", "steps", "hours on", "hours\ntraining"):
-        table.add_column(title, justify="left" if title == "site" else "right")
+        table.add_column(escape(title), justify="left" if title == "site" else "right")
     for site, values in results.summary["runs"][name]["sites"].items():
         hours = values["hours"]
         table.add_row(
@@ -116,14 +117,25 @@ def notes(results: Results) -> list[Text]:
     own = results.summary["runs"][results.runs[0]]
     learner = scenario["training"]["learner"]["type"]
     lines = [
-        f"Emission ratio: {basis}.  Curtailed share: {curtailed}.",
-        "Surplus and its waste are those of the run's own sites.",
+        *_unfinished(results),
+        f"Emissions compared: {basis}.  Curtailed share: {curtailed}.",
+        "CO2 as in the intensity given; surplus is that of the run's own sites, over the whole horizon.",
         f"Horizon: {scenario['duration_h']:g} h from {scenario['start']} (UTC); a signal holds until its next stamp.",
         f"Learner {learner}: {own['real_steps']:,} real optimiser steps for {own['steps']:,} virtual ones"
-        + (f" (1 in {stride})." if learner == "gpt" else "."),
+        + (f" (1 in {stride}; losses compare at equal strides only)." if learner == "gpt" else "."),
         f"Seed {results.summary['seed']}, {manifest['threads']} PyTorch thread(s), "
         f"digest {results.summary['digest'][:16]}.",
     ]
     for site, warnings in manifest.get("warnings", {}).items():
         lines += [f"Warning, {site}: {warning}." for warning in warnings]
     return [Text(line, style="yellow" if line.startswith("Warning") else "dim") for line in lines]
+
+
+def _unfinished(results: Results) -> list[str]:
+    """Runs that have less to show for their energy than was asked for."""
+    return [
+        f"Warning: {name} did not finish ({run['tokens'] / 1e9:.2f} of {run['tokens_asked'] / 1e9:.2f}e9 tokens): "
+        "comparisons with it are of unequal work"
+        for name, run in results.summary["runs"].items()
+        if run["tokens_asked"] is not None and run["tokens"] < run["tokens_asked"]
+    ]

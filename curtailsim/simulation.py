@@ -178,6 +178,7 @@ class World:
                 weights_sha256=weights,
                 accounting=self.scenario.accounting,
                 real_steps=self.federation.real_steps,
+                total_steps=self.plan.total_steps,
             )
             for run, microgrids in self.ledgers.items()
         }

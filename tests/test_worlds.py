@@ -30,7 +30,7 @@ def test_constant_power_constant_intensity() -> None:
     assert found["emissions_average_kg"] == 3.0
     assert found["cost"] == pytest.approx(0.96, rel=1e-12)
     assert (found["steps"], found["tokens"], found["runtime_h"]) == (720, 72_000, 2.0)
-    assert (found["surplus_available_kwh"], found["curtailed_share"]) == (0.0, 0.0)
+    assert (found["surplus_available_kwh"], found["curtailed_share"]) == (0.0, None)  # no generation, so no share
 
 
 def test_intensity_changes_while_the_power_does_not(tmp_path: Path) -> None:
