@@ -34,6 +34,9 @@ ENERGY_KEYS = (
     "network_energy_kwh",
     "network_emissions_kg",
 )
+LISTS_OF_SITES = ("round_started", "round_ended", "aggregated")
+"""Events whose detail names sites."""
+
 STATES = ("off", "provisioning", "ready", "training", "draining")
 
 
@@ -100,7 +103,13 @@ def make_tables(
     curves = _Curves(intervals, account, recorder.segments, tokens_per_step)
     events = pd.DataFrame(
         [
-            (ms / 1000, event, _rename(site, names), number or None, _rename(detail, names))
+            (
+                ms / 1000,
+                event,
+                _rename(site, names),
+                number or None,
+                _rename(detail, names) if event in LISTS_OF_SITES else detail,
+            )
             for ms, event, site, number, detail in recorder.events
         ],
         columns=["time_s", "event", "site", "round", "detail"],
@@ -219,7 +228,8 @@ def _summarise_training(
 
 
 def _first(values: pd.Series) -> float | None:
-    return float(values.iloc[0]) if len(values) else None
+    """The first value; None if there is none, or if it is not a number because training diverged."""
+    return float(values.iloc[0]) if len(values) and math.isfinite(values.iloc[0]) else None
 
 
 def state_hours(intervals: pd.DataFrame) -> dict[str, float]:

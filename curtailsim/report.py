@@ -133,9 +133,12 @@ def notes(results: Results) -> list[Text]:
 
 def _unfinished(results: Results) -> list[str]:
     """Runs that have less to show for their energy than was asked for."""
-    return [
-        f"Warning: {name} did not finish ({run['tokens'] / 1e9:.2f} of {run['tokens_asked'] / 1e9:.2f}e9 tokens): "
-        "comparisons with it are of unequal work"
-        for name, run in results.summary["runs"].items()
-        if run["tokens_asked"] is not None and run["tokens"] < run["tokens_asked"]
-    ]
+    lines = []
+    for name, run in results.summary["runs"].items():
+        asked = run["tokens_asked"]
+        if run["steps"] == 0 and run["energy_kwh"]:
+            lines.append(f"Warning: {name} drew power and trained nothing; its events.csv says why")
+        elif asked is not None and run["tokens"] < asked:
+            done = f"{run['tokens'] / 1e9:.3g} of {asked / 1e9:.3g}e9 tokens"
+            lines.append(f"Warning: {name} did not finish ({done}): comparisons with it are of unequal work")
+    return lines

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ from curtailsim.dispatch_planner import OPTIMUM
 from curtailsim.dispatch_scenario import DispatchScenario
 from curtailsim.energy.signals import scenario_signals
 from curtailsim.metrics import RunTables, ratio
-from curtailsim.scenario import Scenario, TokensOnly, dump
+from curtailsim.scenario import FILE_KEYS, Scenario, TokensOnly, dump
 from curtailsim.simulation import HEADLINE, Watcher
 from curtailsim.spec import Problem, ScenarioError
 
@@ -209,9 +210,10 @@ def _without_paths(value: Any) -> Any:
         return [_without_paths(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {key: _without_paths(item) for key, item in value.items() if key != "sources"}
-    for key in ("path", "plan"):
-        if isinstance(kept.get(key), str):
+    dropped = "sources" if value.get("type") == "files" else None
+    kept = {key: _without_paths(item) for key, item in value.items() if key != dropped}
+    for kind, key in FILE_KEYS.items():
+        if kept.get("type") == kind and isinstance(kept.get(key), str):
             kept[key] = hashlib.sha256(Path(kept[key]).read_bytes()).hexdigest()
     return kept
 
@@ -244,10 +246,11 @@ def _pin_threads(scenario: Scenario | DispatchScenario) -> None:
 @contextmanager
 def _folder(target: Path, scenario: Scenario | DispatchScenario, learner: dict[str, str]) -> Iterator[Path]:
     """A folder to write to, which becomes `target` if all goes well and `<target>.partial` if not."""
-    if target.exists() and not (target / "manifest.json").is_file() and (not target.is_dir() or any(target.iterdir())):
-        raise ScenarioError("--out", [Problem(str(target), "exists and is no results folder; choose another place")])
     folder = target.with_name(f".{target.name}.{os.getpid()}.running")
     try:
+        if not _may_replace(target):
+            rule = "exists and is no results folder; choose another place"
+            raise ScenarioError("--out", [Problem(str(target), rule)])
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     except OSError as error:
@@ -257,6 +260,8 @@ def _folder(target: Path, scenario: Scenario | DispatchScenario, learner: dict[s
     _write_json(folder / "manifest.json", manifest)
     (folder / "scenario.yaml").write_text(dump(scenario), encoding="utf-8")
     status, place = "failed", target.with_name(f"{target.name}.partial")
+    if not _may_replace(place):
+        place = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
         yield folder
         status, place = "complete", target
@@ -267,6 +272,21 @@ def _folder(target: Path, scenario: Scenario | DispatchScenario, learner: dict[s
         manifest.update(status=status, wall_time_s=round(time.monotonic() - began, 3))
         _write_json(folder / "manifest.json", manifest)
         _move(folder, place)
+
+
+def _may_replace(place: Path) -> bool:
+    """Whether nothing but results of ours, or nothing at all, is in a place."""
+    if not place.exists():
+        return True
+    if not place.is_dir():
+        return False
+    if not any(place.iterdir()):
+        return True
+    try:
+        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and {"status", "scenario", "versions"} <= set(manifest)
 
 
 def _move(folder: Path, place: Path) -> None:
@@ -313,7 +333,17 @@ def _write_tables(folder: Path, tables: RunTables) -> None:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8")
+    text = json.dumps(_finite(content), indent=2, allow_nan=False, default=str)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN: what is not a number is null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _read_json(path: Path) -> dict[str, Any]:

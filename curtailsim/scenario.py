@@ -69,7 +69,7 @@ class Storage(Spec):
         c_rate: Power limit as a multiple of capacity per hour; none when absent. [1/h]
     """
 
-    capacity_kwh: float = Field(gt=0)
+    capacity_kwh: float = Field(ge=1e-6)
     initial_soc: float = Field(default=0.0, ge=0, le=1)
     min_soc: float = Field(default=0.0, ge=0, le=1)
     c_rate: float | None = Field(default=None, gt=0)
@@ -168,7 +168,14 @@ class Training(Spec):
     @model_validator(mode="after")
     def _apps_bring_their_own(self) -> Self:
         if isinstance(self.learner, FlowerApp):
-            given = {"strategy", "stride", "lr_clock", "report_every_s", "schedule_steps"} & self.model_fields_set
+            given = {
+                "strategy",
+                "stride",
+                "round_s",
+                "lr_clock",
+                "report_every_s",
+                "schedule_steps",
+            } & self.model_fields_set
             if given:
                 raise ValueError(f"{', '.join(sorted(given))}: a flower_app brings its own; remove it")
         return self
@@ -273,9 +280,9 @@ class Scenario(Spec):
         reference: Published figures to print beside ours: arxiv_2602_22760.
     """
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: str = Field(pattern=r"^\w[\w.-]*$")
     start: AwareDatetime
-    duration_h: float = Field(ge=0.001)
+    duration_h: float = Field(ge=0.001, le=1e6)
     seed: int = Field(default=0, ge=0)
     threads: int = Field(default=1, gt=0)
     workload: Workload
@@ -291,7 +298,10 @@ class Scenario(Spec):
     @field_validator("start")
     @classmethod
     def _in_utc(cls, start: datetime) -> datetime:
-        return start.astimezone(UTC)
+        try:
+            return start.astimezone(UTC)
+        except OverflowError:
+            raise ValueError("is too close to the end of the calendar; choose another year") from None
 
     @property
     def total_steps(self) -> int | None:
@@ -456,15 +466,19 @@ def _index(items: list[Any], part: str, path: str, label: str) -> int:
     raise ScenarioError("--set", [Problem(path, f"{label} has no {part!r} there ({known})")])
 
 
+FILE_KEYS = {"trace": "path", "dispatch_plan": "plan"}
+"""Under which key a part of a scenario names a file, by its type."""
+
+
 def _locate_files(raw: Any, base: Path, where: str = "") -> Iterator[Problem]:
-    """Make every `path` of a trace absolute, in place, after expanding ${VARIABLES}."""
+    """Make the file of every trace and plan absolute, in place, after expanding ${VARIABLES}."""
     if isinstance(raw, list):
         for index, item in enumerate(raw):
             yield from _locate_files(item, base, f"{where}[{index}]")
     elif isinstance(raw, dict):
         for key, value in raw.items():
             here = f"{where}.{key}".lstrip(".")
-            if key in ("path", "plan") and isinstance(value, str):
+            if FILE_KEYS.get(str(raw.get("type"))) == key and isinstance(value, str):
                 missing = [v for v in re.findall(r"\$\{(\w+)\}", value) if v not in os.environ]
                 if missing:
                     yield Problem(
@@ -473,7 +487,7 @@ def _locate_files(raw: Any, base: Path, where: str = "") -> Iterator[Problem]:
                 else:
                     expanded = Path(os.path.expandvars(os.path.expanduser(value)))
                     raw[key] = os.path.normpath(base.absolute() / expanded)
-            elif key == "sources" and isinstance(value, dict):
+            elif key == "sources" and raw.get("type") == "files" and isinstance(value, dict):
                 for name, patterns in value.items():
                     if isinstance(patterns, list):
                         value[name] = [os.path.normpath(base.absolute() / str(pattern)) for pattern in patterns]
@@ -658,6 +672,12 @@ def _check_batches(scenario: Scenario) -> Iterator[Problem]:
         return
     if load.total_steps == 0:
         yield Problem("workload.total_tokens", f"is less than one step of {load.tokens_per_step} tokens; raise it")
+    if load.total_tokens is not None and isinstance(scenario.training.learner, FlowerApp):
+        yield Problem("workload.total_tokens", "a flower_app ends when its ServerApp returns; remove it")
+    for index, baseline in enumerate(scenario.baselines):
+        if baseline.total_tokens is not None and baseline.total_tokens < load.tokens_per_step:
+            rule = f"is less than one step of {load.tokens_per_step} tokens; raise it"
+            yield Problem(f"baselines[{index}].total_tokens", rule)
     if load.sequence_tokens is None:
         return
     for index, site in enumerate(scenario.sites):
@@ -683,11 +703,16 @@ def _check_policy(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _check_shares(scenario: Scenario) -> Iterator[Problem]:
-    names = {site.name for site in scenario.sites if site.trains}
-    shares = scenario.protocol.uneven_shares
-    if shares is not None and set(shares) != names:
-        listed = ", ".join(sorted(names))
-        yield Problem("protocol.uneven_shares", f"must name every site that trains, and only those ({listed})")
+    training = {site.name for site in scenario.sites if site.trains}
+    parts = [("protocol", scenario.protocol, training)]
+    for index, baseline in enumerate(scenario.baselines):
+        if baseline.protocol is not None and isinstance(baseline, ContinuousFederated):
+            parts.append((f"baselines[{index}].protocol", baseline.protocol, set(baseline.sites or training)))
+    for place, rules, names in parts:
+        shares = rules.uneven_shares
+        if shares is not None and set(shares) != names:
+            listed = ", ".join(sorted(names))
+            yield Problem(f"{place}.uneven_shares", f"must name every site that trains, and only those ({listed})")
 
 
 def _check_accounting(scenario: Scenario) -> Iterator[Problem]:

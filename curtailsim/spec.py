@@ -5,14 +5,27 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+LARGEST = 1e18
+"""No quantity of a scenario is larger, in the units of its keys; beyond, sums and squares would overflow."""
 
 
 class Spec(BaseModel):
     """Base of every scenario model: frozen, and unknown keys are mistakes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _sane(self) -> Self:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, int | float) and abs(value) > LARGEST:
+                raise ValueError(f"{name} is {value:g}; nothing here is larger than {LARGEST:g}, check its unit")
+        return self
 
 
 @dataclass(frozen=True)

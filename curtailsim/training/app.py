@@ -169,7 +169,7 @@ class AppGrid(SimGrid):
             self.federation.recorder.event("reply_lost", site.name, number, "the site left, or the reply came too late")
             return None
         if kind == MessageType.TRAIN:
-            self._count(site, steps, loss_of(reply))
+            self._count(site, steps, None if fault_of(reply) else loss_of(reply))
         return reply
 
     def _run_client(self, message: Message, site: Site) -> Message:

@@ -175,10 +175,13 @@ class StrategyLearner:
             arrays, _ = self.strategy.aggregate_train(number, good)
         else:
             arrays = good[0].content.array_records["arrays"]
-        if arrays is None:
-            return Outcome(False, {**rejected, "": "the strategy made no model of the replies"}, None, self.eval_loss)
-        self.arrays = arrays
-        self.eval_loss = self.evaluate(arrays)
+        fault = "the strategy made no model of the replies" if arrays is None else not_finite(arrays)
+        eval_loss = None if fault or arrays is None else self.evaluate(arrays)
+        if eval_loss is not None and not math.isfinite(eval_loss):
+            fault = "its held-out loss is not finite"
+        if fault or arrays is None:
+            return Outcome(False, {**rejected, "": f"the merged model: {fault}"}, None, self.eval_loss)
+        self.arrays, self.eval_loss = arrays, eval_loss
         return Outcome(True, rejected, mean_loss(good), self.eval_loss)
 
 
@@ -200,11 +203,16 @@ def fault_of(reply: Message) -> str | None:
     examples = metrics_of(reply).get("num-examples")
     if not isinstance(examples, int | float) or not math.isfinite(examples) or examples <= 0:
         return f"num-examples is {examples}"
-    for record in reply.content.array_records.values():
-        for key, array in record.items():
-            values = array.numpy()
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                return f"array {key} is not finite"
+    faults = (not_finite(record) for record in reply.content.array_records.values())
+    return next((fault for fault in faults if fault), None)
+
+
+def not_finite(arrays: ArrayRecord) -> str | None:
+    """Which array holds something that is no finite number; None if none does."""
+    for key, array in arrays.items():
+        values = array.numpy()
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            return f"array {key} is not finite"
     return None
 
 
@@ -229,4 +237,4 @@ def mean_loss(replies: list[Message]) -> float | None:
 def examples_of(reply: Message) -> float:
     """`num-examples` of a reply; 0 when it is an error or says nothing usable."""
     value = 0 if reply.has_error() else metrics_of(reply).get("num-examples", 0)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    return max(float(value), 0.0) if isinstance(value, int | float) and math.isfinite(value) else 0.0
