@@ -83,7 +83,7 @@ class Controller:
         views = [self._view(site) for site in self.sites]
         try:
             answer = self.policy.select(self.env.now / 1000, views)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # A user's own class may do anything; what it could have read is the likeliest help.
             offered = ", ".join(sorted({name for view in views for name in view.values}))
             rule = f"select failed at {self.env.now / 1000:g} s with {error!r}; site.values offers {offered}"

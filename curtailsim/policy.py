@@ -6,14 +6,18 @@ user's own class only needs `select`.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from curtailsim.spec import Spec
+from curtailsim.spec import Spec, near_match
 
 
 @dataclass(frozen=True)
@@ -130,10 +134,7 @@ class Custom(Hysteresis):
 
     @model_validator(mode="after")
     def _build(self) -> Self:
-        try:
-            self._policy = load_object(self.type)(**(self.model_extra or {}))
-        except TypeError as error:
-            raise ValueError(f"{self.type} refuses its arguments: {error}") from error
+        self._policy = build_object(self.type, self.model_extra or {}, Hysteresis.model_fields)
         if not callable(getattr(self._policy, "select", None)):
             raise ValueError(f"{self.type} has no method select(now_s, sites)")
         return self
@@ -147,13 +148,65 @@ def load_object(reference: str) -> Any:
     """Import `module:name`.
 
     Raises:
-        ValueError: The module or the name does not exist.
+        ValueError: The module or the name does not exist, or the module cannot be run.
     """
-    module, _, name = reference.partition(":")
+    path, _, name = reference.partition(":")
+    if not name.isidentifier() or not all(part.isidentifier() for part in path.split(".")):
+        raise ValueError(f"{reference!r} cannot be imported; name a module and an object in it, such as my_module:app")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{reference!r} cannot be imported ({error}); is its folder on PYTHONPATH?") from error
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if f"{path}.".startswith(f"{error.name}."):
+            raise ValueError(f"{reference!r} cannot be imported ({error}); is its folder on PYTHONPATH?") from error
+        raise ValueError(f"{reference!r} cannot be imported: its module raises {told(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{reference!r} cannot be imported: its module raises {told(error)}") from error
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise ValueError(f"{reference!r} cannot be imported: {path} has no {name!r}{_offer(name, module)}") from None
+
+
+def build_object(reference: str, arguments: Mapping[str, Any], ours: Collection[str] = ()) -> Any:
+    """Import a user's class and make one of it.
+
+    Args:
+        reference: `module:name`.
+        arguments: Its keyword arguments.
+        ours: Keys that are no arguments of the class, for a hint where an argument looks like one of them.
+
+    Raises:
+        ValueError: It cannot be imported, or its constructor raises anything.
+    """
+    cls = load_object(reference)
+    if not callable(cls):
+        raise ValueError(f"{reference} is no class (it is {cls!r:.60})")
+    try:
+        return cls(**arguments)
+    except (Exception, SystemExit) as error:
+        refused = [key for key in arguments if isinstance(error, TypeError) and f"keyword argument '{key}'" in str(error)]
+        close = [match for key in refused for match in difflib.get_close_matches(key, sorted(ours), n=1)]
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise ValueError(f"{reference} refuses its arguments: {error}{hint}") from error
+        raise ValueError(f"{reference} cannot be built: it raises {told(error)}{hint}") from error
+
+
+def told(error: BaseException) -> str:
+    """An exception of a user's code on one line, with the place it comes from."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    if isinstance(error, SyntaxError) or not frames:
+        return text
+    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+
+
+def _offer(name: str, module: ModuleType) -> str:
+    """The tail of a message about a name that is not in a module: what is."""
+    public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    own = [key for key, value in public.items() if getattr(value, "__module__", None) == module.__name__]
+    names = own or [key for key, value in public.items() if not isinstance(value, ModuleType)]
+    return near_match(name, names) if names else "; it is empty"
 
 
 def _tag(value: Any) -> str | None:

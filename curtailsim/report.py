@@ -135,7 +135,7 @@ def _unfinished(results: Results) -> list[str]:
     """Runs that have less to show for their energy than was asked for."""
     lines = []
     for name, run in results.summary["runs"].items():
-        asked = run["tokens_asked"]
+        asked = run.get("tokens_asked")
         if run["steps"] == 0 and run["energy_kwh"]:
             lines.append(f"Warning: {name} drew power and trained nothing; its events.csv says why")
         elif asked is not None and run["tokens"] < asked:

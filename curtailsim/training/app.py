@@ -176,7 +176,7 @@ class AppGrid(SimGrid):
         self._in_client = True
         try:
             return self.client_app(message, self.contexts[site.name])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.federation.recorder.event("client_failed", site.name, self.federation.number, repr(error))
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, repr(error)), reply_to=message)
         finally:
@@ -227,6 +227,8 @@ def run_server_app(app: ServerApp, grid: AppGrid, run_config: dict[str, Any], se
             if grid.failure is not None:
                 raise grid.failure from None
             return
+        except SystemExit as error:  # it would end everything without a word
+            raise RuntimeError(f"the ServerApp ended the program: sys.exit({error.code!r})") from error
     grid.federation.finish()
 
 

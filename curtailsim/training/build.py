@@ -58,11 +58,12 @@ def check_learner(scenario: Scenario) -> dict[str, str]:
     try:
         corpus = _assemble_once(spec.corpus.model_dump_json())
         split(corpus, [site.name for site in scenario.sites], spec.corpus, scenario.seed)
-        build_strategy(scenario.training.strategy)
     except ScenarioError as error:
         problems = [Problem(f"training.learner.{p.path}", p.rule) for p in error.problems]
         raise ScenarioError("the scenario", problems) from None
-    except (ImportError, AttributeError, AssertionError, TypeError) as error:
+    try:
+        build_strategy(scenario.training.strategy)
+    except Exception as error:
         raise ScenarioError("the scenario", [Problem("training.strategy", f"cannot be built: {error}")]) from None
     return {"corpus_sha256": corpus.sha256}
 

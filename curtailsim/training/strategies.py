@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from logging import INFO
 from typing import Any
 
@@ -25,6 +24,7 @@ from flwr.serverapp.strategy import (
 )
 from flwr.supercore import log
 
+from curtailsim.policy import build_object, load_object
 from curtailsim.training.specs import CustomStrategy
 from curtailsim.training.specs import Strategy as StrategySpec
 
@@ -151,11 +151,14 @@ def _by_name(state: Mapping[str, np.ndarray] | list[np.ndarray]) -> dict[str, np
 
 
 def _custom(spec: CustomStrategy) -> Strategy:
-    module, name = spec.class_path.split(":")
-    cls = getattr(import_module(module), name)
-    assert issubclass(cls, Strategy), f"{spec.class_path} is no subclass of flwr.serverapp.strategy.Strategy"
+    cls = load_object(spec.class_path)
+    if not isinstance(cls, type) or not issubclass(cls, Strategy):
+        raise ValueError(f"{spec.class_path} is no subclass of flwr.serverapp.strategy.Strategy")
     # Flower's own family waits for two nodes unless told otherwise
-    return cls(**{**(ELASTIC if issubclass(cls, FedAvg) else {}), **spec.options})
+    made: Strategy = build_object(
+        spec.class_path, {**(ELASTIC if issubclass(cls, FedAvg) else {}), **spec.options}
+    )
+    return made
 
 
 _STATES = ("momentum_vector", "m_t", "v_t")
