@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +32,14 @@ data_app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 
+
+def _finite(value: float | None) -> float | None:
+    """Refuse nan and inf, which no bound of Click's does."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
 ScenarioFile = Annotated[
     Path, typer.Argument(metavar="SCENARIO", help="Scenario file, such as scenarios/three_sites.yaml.")
 ]
@@ -53,11 +63,12 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a scenario with its baselines and write a results folder."""
-    with _mistakes():
+    with _mistakes() as under_way:
         from curtailsim import results
         from curtailsim.scenario import load
 
         loaded = load(scenario, overrides or ())
+        under_way.begin(out if out is not None else Path("results") / loaded.name)
         with _progress(loaded, hidden=quiet or as_json) as (started, watcher):
             done = results.run(loaded, out, watcher, started)
         if as_json:
@@ -101,10 +112,13 @@ def report(
     ] = False,
 ) -> None:
     """Print the tables of a results folder again."""
-    with _mistakes():
+    with _mistakes(), _damages(results):
         from curtailsim.report import show
         from curtailsim.results import open_results
+        from curtailsim.spec import Problem, ScenarioError
 
+        if as_json and as_markdown:
+            raise ScenarioError("report", [Problem("--markdown", "cannot go with --json; choose one of them")])
         opened = open_results(results)
         if as_json:
             print(json.dumps(opened.summary, indent=2))
@@ -145,7 +159,12 @@ def compare(
     ] = None,
     within: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="Events farther apart than this are no pair; no limit by default."),
+        typer.Option(
+            min=0,
+            callback=_finite,
+            metavar="SECONDS",
+            help="Events farther apart than this are no pair; no limit by default.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, and nothing else.")] = False,
 ) -> None:
@@ -154,7 +173,7 @@ def compare(
     Differences are RESULTS minus OTHER or LOG.csv: a positive time error is late, a missing event is only in the
     other, an extra one only in RESULTS.  Events are paired by kind, site and order.
     """
-    with _mistakes():
+    with _mistakes(), _damages(results, other):
         from curtailsim import compare as comparing
 
         found = comparing.compare(results, other, log=events, run=run_name, clients=clients or (), within_s=within)
@@ -193,7 +212,7 @@ def modes(
     ] = None,
     accelerator: Annotated[str, typer.Option(help="GPU: A100-80G or H100.")] = "A100-80G",
     gpus: Annotated[int, typer.Option(min=1, help="GPUs in the pool.")] = 2048,
-    pue: Annotated[float, typer.Option(min=1, help="Power usage effectiveness.")] = 1.2,
+    pue: Annotated[float, typer.Option(min=1, callback=_finite, help="Power usage effectiveness.")] = 1.2,
     everything: Annotated[bool, typer.Option("--all", help="List all usable modes, not only the front.")] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw throughput against power, with the front.")
@@ -260,7 +279,10 @@ def data_generate(
     """Write the synthetic traces of California, Texas and South Australia (needs the extra curtailsim[data])."""
     with _mistakes(), _generator_mistakes():
         from curtailsim import generator
+        from curtailsim.spec import Problem, ScenarioError
 
+        if out.exists() and not out.is_dir():
+            raise ScenarioError("--out", [Problem(str(out), "is a file; name a folder, or one that is to be made")])
         asked: dict[str, Any] = {"start": start, "days": days, "seed": seed}
         chosen = {key: value for key, value in asked.items() if value is not None}
         print(f"wrote {generator.generate(out, **chosen)} and the files it lists")
@@ -291,22 +313,91 @@ def data_fetch(
         print(download.fetch(name, out))
 
 
+class _UnderWay:
+    """Where a run that is interrupted leaves what it has."""
+
+    def __init__(self) -> None:
+        self.partial: Path | None = None
+        self._before: int | None = None
+
+    def begin(self, target: Path) -> None:
+        """A run with this results folder is about to begin."""
+        self.partial = target.with_name(f"{target.name}.partial")
+        self._before = self._inode()
+
+    def left(self) -> bool:
+        """Whether it left a folder there: the one that may have been there before is another one."""
+        return self.partial is not None and self._inode() not in (None, self._before)
+
+    def _inode(self) -> int | None:
+        return self.partial.stat().st_ino if self.partial is not None and self.partial.exists() else None
+
+
 @contextmanager
-def _mistakes() -> Iterator[None]:
-    """A user's mistake is one message and exit code 2; an interruption is exit code 130."""
+def _mistakes() -> Iterator[_UnderWay]:
+    """A user's mistake is one message and exit code 2; an interruption is exit code 130.
+
+    What goes wrong in a user's Strategy or ServerApp is shown with its traceback, and with one line before it that
+    says whose it is.
+    """
     from curtailsim.spec import ScenarioError
 
+    under_way = _UnderWay()
     signal.signal(signal.SIGTERM, _interrupt)
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # a user's own modules, as with `python -m`
     try:
-        yield
+        yield under_way
     except ScenarioError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        print("interrupted; what was finished is in the .partial folder beside the results", file=sys.stderr)
+        left = f"; what was finished is in {under_way.partial}" if under_way.left() else ""
+        print(f"interrupted{left}", file=sys.stderr)
         raise typer.Exit(130) from None
+    except SystemExit as error:  # none of ours: a user's code would end the program without a word
+        print(f"{_part_at_fault(error) or 'something'} called sys.exit({error.code!r}):", file=sys.stderr)
+        raise RuntimeError(f"sys.exit({error.code!r})") from error
+    except Exception as error:
+        if part := _part_at_fault(error):
+            print(f"{part} failed with {type(error).__name__}; its traceback:", file=sys.stderr)
+        raise
+
+
+def _part_at_fault(error: BaseException) -> str | None:
+    """Which part of a user's own an exception comes from: a strategy or a ServerApp; None if from neither."""
+    chain: list[BaseException] = []
+    here: BaseException | None = error
+    while here is not None and here not in chain:
+        chain.append(here)
+        here = here.__cause__ or here.__context__
+    frames = [frame for one in chain for frame, _ in traceback.walk_tb(one.__traceback__)]
+    for frame in frames:
+        owner = type(frame.f_locals.get("self"))
+        is_strategy = any(f"{base.__module__}.{base.__name__}".startswith(STRATEGY) for base in owner.__mro__)
+        if is_strategy and not owner.__module__.startswith(("flwr.", "curtailsim.")):
+            return f"the strategy {owner.__module__}:{owner.__qualname__}"
+    for frame in frames:
+        if frame.f_code.co_name == "run_server_app" and frame.f_locals["grid"].failure is None:
+            main = frame.f_locals["app"]._main
+            return f"the ServerApp of {getattr(main, '__module__', 'yours')}"
+    return None
+
+
+STRATEGY = "flwr.serverapp.strategy.strategy.Strategy"
+
+
+@contextmanager
+def _damages(*folders: Path | None) -> Iterator[None]:
+    """What a results folder lacks that a run has written is one message and exit code 2."""
+    from curtailsim.spec import Problem, ScenarioError
+
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, OSError) as error:
+        named = ", ".join(str(folder) for folder in folders if folder is not None)
+        rule = f"is damaged: its files are not as a run writes them ({error!r:.80}); run the scenario again"
+        raise ScenarioError(named, [Problem("results", rule)]) from error
 
 
 @contextmanager

@@ -265,11 +265,11 @@ class DispatchScenario(Spec):
         training: The learner.
     """
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: str = Field(pattern=r"^[\w.-]+$", max_length=100)
     start: AwareDatetime
     duration_h: float = Field(ge=0.001)
     seed: int = Field(default=0, ge=0)
-    threads: PositiveInt = 1
+    threads: int = Field(default=1, gt=0, le=1024)
     sites: tuple[DispatchSite, ...] = Field(min_length=1, max_length=1)
     policy: DispatchPlan
     dispatch: Dispatch

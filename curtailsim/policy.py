@@ -184,7 +184,9 @@ def build_object(reference: str, arguments: Mapping[str, Any], ours: Collection[
     try:
         return cls(**arguments)
     except (Exception, SystemExit) as error:
-        refused = [key for key in arguments if isinstance(error, TypeError) and f"keyword argument '{key}'" in str(error)]
+        refused = [
+            key for key in arguments if isinstance(error, TypeError) and f"keyword argument '{key}'" in str(error)
+        ]
         close = [match for key in refused for match in difflib.get_close_matches(key, sorted(ours), n=1)]
         hint = f"; did you mean {close[0]!r}?" if close else ""
         if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:

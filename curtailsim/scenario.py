@@ -6,7 +6,8 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -280,11 +281,11 @@ class Scenario(Spec):
         reference: Published figures to print beside ours: arxiv_2602_22760.
     """
 
-    name: str = Field(pattern=r"^\w[\w.-]*$")
+    name: str = Field(pattern=r"^\w[\w.-]*$", max_length=100)
     start: AwareDatetime
     duration_h: float = Field(ge=0.001, le=1e6)
     seed: int = Field(default=0, ge=0)
-    threads: int = Field(default=1, gt=0)
+    threads: int = Field(default=1, gt=0, le=1024)
     workload: Workload
     sites: tuple[Site, ...] = Field(min_length=1)
     policy: Policy = Always()
@@ -329,6 +330,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if key_node.tag == "tag:yaml.org,2002:merge":
             continue
         key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, Hashable):
+            rule = f"a key must be text (got {key!r:.40})"
+            raise yaml.constructor.ConstructorError(None, None, rule, key_node.start_mark)
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
         seen.add(key)
@@ -336,7 +340,19 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return dict(loader.construct_pairs(node, deep=True))
 
 
+def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """A number or a time as YAML reads it; one that cannot exist is a mistake in its line."""
+    try:
+        return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
+    except (ValueError, OverflowError) as error:
+        kind = node.tag.rpartition(":")[2]
+        rule = f"{node.value!r:.60} is no {kind} ({error})"
+        raise yaml.constructor.ConstructorError(None, None, rule, node.start_mark) from None
+
+
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+for _tag in ("int", "float", "timestamp"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _scalar)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
@@ -363,7 +379,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
         label, base, raw = "the scenario", Path.cwd(), yaml.safe_load(yaml.safe_dump(dict(source)))
     else:
         path = Path(source)
-        label, base, raw = str(path), path.parent, _read(path)
+        label, base, raw = str(path), path.parent, read_mapping(path)
         raw.setdefault("name", path.stem)
     raw = _unshared(raw)
     for override in overrides:
@@ -373,7 +389,8 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     try:
         scenario = model.model_validate(raw)
     except ValidationError as error:
-        problems += [_explain(detail, raw, model) for detail in error.errors() if not _is_echo(detail)]
+        known = {problem.path for problem in problems}
+        problems += [problem for problem in explain(error, raw, model) if problem.path not in known]
         raise ScenarioError(label, _unique(problems)) from None
     unset = {problem.path for problem in problems}
     problems += [problem for problem in check(scenario) if f"{problem.path}.path" not in unset]
@@ -397,7 +414,12 @@ def dump(scenario: Spec) -> str:
     return yaml.safe_dump(scenario.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A YAML file that is a mapping.
+
+    Raises:
+        ScenarioError: It cannot be read, or is no mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -412,6 +434,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise ScenarioError(str(path), [Problem(where, f"is not valid YAML: {what}; correct it there")]) from None
     except ValueError as error:
         raise ScenarioError(str(path), [Problem("file", f"is not valid YAML: {error}")]) from None
+    except RecursionError:
+        rule = "is nested too deeply: brackets within brackets; check that they are closed"
+        raise ScenarioError(str(path), [Problem("file", rule)]) from None
     if not isinstance(raw, dict):
         raise ScenarioError(str(path), [Problem("file", f"must be a mapping of keys to values (got {raw!r:.40})")])
     return raw
@@ -431,13 +456,20 @@ def _override(raw: dict[str, Any], override: str, label: str) -> None:
         raise ScenarioError("--set", [Problem(override, "must be path=value, such as policy.release_delay_s=300")])
     try:
         value = yaml.load(text, _Loader)
-    except yaml.YAMLError:
-        raise ScenarioError("--set", [Problem(path, f"value is not valid YAML (got {text!r})")]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        what = f": {error.problem}" if isinstance(error, yaml.constructor.ConstructorError) else ""
+        what = ": it is nested too deeply" if isinstance(error, RecursionError) else what
+        rule = f"value is not valid YAML{what} (got {text!r:.60})"
+        raise ScenarioError("--set", [Problem(path, rule)]) from None
     targets: list[Any] = [raw]
     for part in parts[:-1]:
         targets = [child for target in targets for child in _children(target, part, path, label)]
     for target in targets:
         if isinstance(target, list):
+            if parts[-1] == "*":
+                raise ScenarioError(
+                    "--set", [Problem(path, f"must go on to a key of every item, such as {path}.KEY=1")]
+                )
             index = _index(target, parts[-1], path, label)
             target[index] = value
         elif isinstance(target, dict):
@@ -460,7 +492,7 @@ def _index(items: list[Any], part: str, path: str, label: str) -> int:
     names = [item.get("name") if isinstance(item, dict) else None for item in items]
     if part in names:
         return names.index(part)
-    if part.isdigit() and int(part) < len(items):
+    if part.isdecimal() and int(part) < len(items):
         return int(part)
     known = ", ".join(str(name) for name in names if name) or f"0 to {len(items) - 1}"
     raise ScenarioError("--set", [Problem(path, f"{label} has no {part!r} there ({known})")])
@@ -479,6 +511,9 @@ def _locate_files(raw: Any, base: Path, where: str = "") -> Iterator[Problem]:
         for key, value in raw.items():
             here = f"{where}.{key}".lstrip(".")
             if FILE_KEYS.get(str(raw.get("type"))) == key and isinstance(value, str):
+                if not value or "\0" in value:
+                    yield Problem(here, f"must name a file (got {value!r:.60})")
+                    continue
                 missing = [v for v in re.findall(r"\$\{(\w+)\}", value) if v not in os.environ]
                 if missing:
                     yield Problem(
@@ -505,7 +540,9 @@ RULES = {
     **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    "scalar": "must be text, a finite number, true or false",
     "finite_number": "must be a finite number",
+    "string_too_long": "must be at most {max_length} characters long",
     "string_type": "must be text",
     **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a mapping of keys to values"),
@@ -531,9 +568,26 @@ def _is_echo(detail: Any) -> bool:
     return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
 
 
+SCALARS = {"str", "int", "float", "bool"}
+
+
+def explain(error: ValidationError, raw: Any, model: type[BaseModel]) -> list[Problem]:
+    """What pydantic finds wrong with the content of a file, in the words of the file."""
+    details: list[Any] = [detail for detail in error.errors() if not _is_echo(detail)]
+    wings = Counter(detail["loc"][:-1] for detail in details if detail["loc"] and detail["loc"][-1] in SCALARS)
+    for detail in details:  # what may be any scalar is reported once for each kind
+        if detail["loc"] and detail["loc"][-1] in SCALARS and wings[detail["loc"][:-1]] > 1:
+            detail.update(type="scalar", loc=detail["loc"][:-1])
+    return _unique([_explain(detail, raw, model) for detail in details])
+
+
 def _explain(detail: Any, raw: Any, model: type[BaseModel]) -> Problem:
     """Turn one pydantic error into path, rule, value and repair."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "invalid_key" or detail["loc"][-1:] == ("[key]",):
+        above = detail["loc"][: -2 if detail["loc"][-1] == "[key]" else -1]
+        key = value if detail["loc"][-1] == "[key]" else detail["loc"][-1]
+        return Problem(_path(above, raw), f"the key {key!r:.40} is not text; correct it, or quote it")
     path, location = _path(detail["loc"], raw), detail["loc"]
     got = _got(value)
     if kind == "extra_forbidden":
@@ -566,6 +620,8 @@ def _got(value: Any) -> str:
     """The offending value, if it is short enough to be shown."""
     if isinstance(value, list | tuple) and not value:
         return " (got an empty list)"
+    if value == {}:
+        return " (got an empty mapping)"
     if isinstance(value, dict | list | tuple | BaseModel):
         return ""
     return f" (got {value.isoformat() if isinstance(value, date) else repr(value):.60})"
@@ -661,6 +717,8 @@ def _check_names(scenario: Scenario) -> Iterator[Problem]:
         for place, name in enumerate(baseline.sites or ()):
             if name not in names:
                 yield Problem(f"baselines[{index}].sites[{place}]", f"{name!r} is no site{near_match(name, names)}")
+            elif name in (baseline.sites or ())[:place]:
+                yield Problem(f"baselines[{index}].sites[{place}]", f"{name!r} is listed twice; remove one")
         if baseline.sites == ():
             yield Problem(f"baselines[{index}].sites", "must name at least one site, or be absent for all of them")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from datetime import datetime
+from typing import Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
-
+from pydantic import AwareDatetime, BaseModel, ConfigDict, model_validator
 
 LARGEST = 1e18
 """No quantity of a scenario is larger, in the units of its keys; beyond, sums and squares would overflow."""
@@ -19,6 +19,15 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _kinds_differ(cls, content: Any) -> Any:
+        """Pydantic would take true for 1, and 5 for a moment in 1970."""
+        if not isinstance(content, dict):
+            return content
+        wrong = {name for name, field in cls.model_fields.items() if _is_wrong(content.get(name), field.annotation)}
+        return {key: _Refused(value) if key in wrong else value for key, value in content.items()}
+
     @model_validator(mode="after")
     def _sane(self) -> Self:
         for name in type(self).model_fields:
@@ -26,6 +35,40 @@ class Spec(BaseModel):
             if isinstance(value, int | float) and abs(value) > LARGEST:
                 raise ValueError(f"{name} is {value:g}; nothing here is larger than {LARGEST:g}, check its unit")
         return self
+
+
+class _Refused:
+    """A value of no kind at all, which is reported as it stands in the file."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _is_wrong(value: Any, annotation: Any) -> bool:
+    """Whether a truth value stands where a number belongs, or a number where a time does."""
+    if not isinstance(value, bool | int | float | str):
+        return False
+    kinds = _kinds(annotation)
+    if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+        return True
+    return bool(kinds & {AwareDatetime, datetime}) and _is_number(value)
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that a field may be of."""
+    arguments = get_args(annotation)
+    return {kind for argument in arguments for kind in _kinds(argument)} if arguments else {annotation}
+
+
+def _is_number(value: bool | int | float | str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from curtailsim import results
+from curtailsim.scenario import explain, read_mapping
 from curtailsim.scenario import load as load_scenario
 from curtailsim.spec import Problem, ScenarioError, Spec
 
@@ -150,18 +151,15 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
         ScenarioError: Listing every mistake of the file, or of the first point that has any.
     """
     path = Path(path)
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ScenarioError(str(path), [Problem("file", f"cannot be read: {error}")]) from None
-    if not isinstance(raw, dict):
-        raise ScenarioError(str(path), [Problem("file", f"must be a mapping of keys to values (got {raw!r:.40})")])
+    raw = read_mapping(path)
+    if "vary" not in raw and "sites" in raw:
+        rule = f"is a scenario, not a sweep; run it with: curtailsim run {path}"
+        raise ScenarioError(str(path), [Problem("file", rule)])
     raw.setdefault("name", path.stem)
     try:
         sweep = Sweep.model_validate(raw)
     except ValidationError as error:
-        problems = [Problem(".".join(map(str, e["loc"])) or "file", e["msg"]) for e in error.errors()]
-        raise ScenarioError(str(path), problems) from None
+        raise ScenarioError(str(path), explain(error, raw, Sweep)) from None
     sweep = sweep.model_copy(update={"scenario": str(path.parent / sweep.scenario), "set_": (*sweep.set_, *overrides)})
     for point in sweep.points:
         load_scenario(sweep.scenario, sweep.overrides(point))

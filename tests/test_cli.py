@@ -271,7 +271,8 @@ def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
     _, printed = child.communicate(timeout=60)
     # Python ends itself by SIGINT if it was executing a text of code just then; a shell calls that 130, too.
     assert child.returncode in (130, -signal.SIGINT), printed
-    assert printed.splitlines()[-1].startswith("interrupted; what was finished is in the .partial folder")
+    assert printed.splitlines()[-1].startswith("interrupted; what was finished is in ")
+    assert "out.partial" in " ".join(printed.splitlines()[-2:])
     assert "Traceback" not in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.partial", "tiny.yaml"]
     assert status(tmp_path / "out.partial") == "interrupted"
@@ -304,3 +305,83 @@ def test_a_policy_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert done.exit_code == 2
     assert "select failed at 0 s with OSError('mine')" in done.stderr
     assert status(tmp_path / "out.partial") == "failed"
+
+
+STRATEGY = """
+from flwr.serverapp.strategy import FedAvg
+class Shaky(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        {what}
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "words"),
+    [
+        ("raise OSError('mine')", OSError, "the strategy shaky_0:Shaky failed with OSError; its traceback:"),
+        ("raise SystemExit(3)", RuntimeError, "the strategy shaky_1:Shaky called sys.exit(3):"),
+    ],
+    ids=["exception", "exit"],
+)
+def test_a_strategy_that_fails(
+    what: str, kind: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in a user's own strategy is shown as one, and whose it is; the folder says that the run failed."""
+    module = words.split()[2].partition(":")[0]
+    (tmp_path / f"{module}.py").write_text(STRATEGY.format(what=what))
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tiny(tmp_path, training=LONG | {"strategy": {"type": "custom", "class": f"{module}:Shaky"}})
+    done = curtailsim("run", path, "--out", tmp_path / "out", "--set", "policy={type: always}", "--quiet")
+    assert done.exit_code == 1
+    assert isinstance(done.exception, kind)
+    assert done.stderr == words + "\n"
+    assert status(tmp_path / "out.partial") == "failed"
+    assert not (tmp_path / "out").exists()
+
+
+def test_interrupted_before_anything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder is spoken of where there is none."""
+    from curtailsim import results
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(results, "run", interrupted)
+    done = curtailsim("run", tiny(tmp_path), "--quiet")
+    assert (done.exit_code, done.stderr) == (130, "interrupted\n")
+
+
+# --- what commands refuse ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["modes", "Llama-2-7B", "--pue", "nan"], "nan is not a finite number"),
+        (["compare", "a", "b", "--within", "nan"], "nan is not a finite number"),
+        (["report", "a", "--json", "--markdown"], "--markdown  cannot go with --json"),
+        (["sweep", "tiny.yaml"], "is a scenario, not a sweep; run it with: curtailsim run tiny.yaml"),
+        (["data", "generate", "--out", "tiny.yaml"], "tiny.yaml  is a file; name a folder"),
+    ],
+    ids=["pue", "within", "two_forms", "sweep", "generate"],
+)
+def test_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
+    """One message, exit code 2, and no traceback."""
+    tiny(tmp_path)
+    done = curtailsim(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("manifest", "[1]"), ("manifest", "null"), ("summary", "{}"), ("summary", "3")]
+)
+def test_damaged_results(name: str, content: str, tmp_path: Path) -> None:
+    """A folder whose files are not as a run writes them is a mistake, not a traceback."""
+    out = tmp_path / "out"
+    curtailsim("run", tiny(tmp_path), "--quiet", "--out", out)
+    (out / f"{name}.json").write_text(content)
+    for arguments in (["report", out], ["compare", out, out]):
+        done = curtailsim(*arguments)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "run the scenario again" in done.stderr

@@ -142,3 +142,39 @@ def test_no_sites_is_an_answer() -> None:
     """A policy that selects nobody leaves everything off."""
     tables = played(world(site("a"), policy={"type": "apps.policies:Answers", "answer": []}))
     assert powers(tables) == [(0, 3600, "off", 0)]
+
+
+BROKEN = {
+    "syntax": ("def x(:", "cannot be imported: its module raises SyntaxError"),
+    "at_import": ("raise RuntimeError('mine')", "raises RuntimeError: mine (broken_at_import.py, line 1)"),
+    "exit": ("raise SystemExit(1)", "cannot be imported: its module raises SystemExit: 1"),
+    "key": ("class Policy:\n def __init__(self): raise KeyError('k')", "cannot be built: it raises KeyError: 'k'"),
+    "name": ("class Polciy: pass", "has no 'Policy'; did you mean 'Polciy'?"),
+    "no_class": ("Policy = 3", "is no class (it is 3)"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_modules_are_explained(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a user's module or constructor raises: one message with the reference and the exception."""
+    text, words = BROKEN[name]
+    (tmp_path / f"broken_{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ScenarioError) as caught:
+        load(world(site(), policy={"type": f"broken_{name}:Policy"}))
+    (problem,) = caught.value.problems
+    assert f"broken_{name}:Policy" in problem.rule
+    assert words in problem.rule
+
+
+@pytest.mark.parametrize("reference", ["...:x", ".a:x", "a..b:x", "a:1"])
+def test_references_that_are_none(reference: str) -> None:
+    """They could not be imported from anywhere."""
+    with pytest.raises(ScenarioError, match="name a module and an object in it, such as my_module:app"):
+        load(world(site(), policy={"type": reference}))
+
+
+def test_a_slip_in_one_of_our_keys() -> None:
+    """A further key is the user's own argument, but may have been meant as ours."""
+    with pytest.raises(ScenarioError, match="did you mean 'release_delay_s'"):
+        load(world(site(), policy={"type": "apps.policies:Cheapest", "count": 1, "release_delay": 2}))

@@ -405,3 +405,62 @@ def test_a_mapping_instead_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     before = yaml.safe_dump(content)
     assert pues(content, "sites.texas.cluster.pue=2") == [1.1, 2.0]  # type: ignore[arg-type]
     assert yaml.safe_dump(content) == before
+
+
+# --- what an attacker tried ----------------------------------------------------------------------------------------
+
+LAST = "training: {learner: {type: tokens_only}}\n"
+APP = "training: {learner: {type: flower_app, server_app: 'a:b', client_app: 'a:b', examples_per_step: 1, run_config: "
+HOSTILE = {
+    "list_as_key": (LAST, LAST + "? [a]\n: b\n", "line 13, column 3", "a key must be text (got ['a'])"),
+    "mapping_as_key": (LAST, LAST + "{[a]: b}: 1\n", "line 13, column 2", "a key must be text"),
+    "number_as_key": (LAST, LAST + "3: b\n", "file", "the key 3 is not text"),
+    "number_as_deep_key": (LAST, APP + "{3: b}}}\n", "training.learner.run_config", "the key 3 is not text"),
+    "nested": (LAST, LAST + "x: " + "[" * 5000 + "\n", "file", "is nested too deeply"),
+    "date": ("2026-01-01T00:00:00Z", "2021-13-45", "line 1, column 8", "'2021-13-45' is no timestamp (month must"),
+    "null_in_config": (LAST, APP + "{a: null}}}\n", "training.learner.run_config.a", "must be text, a finite number"),
+    "true_hours": ("duration_h: 1", "duration_h: true", "duration_h", "must be a number (got True)"),
+    "true_seed": ("duration_h: 1", "duration_h: 1\nseed: true", "seed", "must be a whole number (got True)"),
+    "number_as_start": ("2026-01-01T00:00:00Z", "5", "start", "must be a time with its time zone"),
+    "threads": ("duration_h: 1", "duration_h: 1\nthreads: 1025", "threads", "must be at most 1024 (got 1025)"),
+    "name": ("duration_h: 1", "duration_h: 1\nname: " + "a" * 101, "name", "must be at most 100 characters long"),
+    "site_twice": (
+        LAST,
+        LAST + "baselines: [{type: centralized, sites: [texas, texas]}]\n",
+        "baselines[0].sites[1]",
+        "'texas' is listed twice; remove one",
+    ),
+    "no_path": ("path: mci.csv", "path: ''", "sites[0].mci.path", "must name a file (got '')"),
+    "nul_in_path": ("path: mci.csv", 'path: "a\\0b"', "sites[0].mci.path", "must name a file (got 'a\\x00b')"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files(name: str, tmp_path: Path) -> None:
+    """One message, in its place."""
+    old, new, where, words = HOSTILE[name]
+    found = mistakes_by_any_path(stored(tmp_path, changed((old, new))))
+    assert [place for place, _ in found] == [where]
+    assert words in found[0][1]
+
+
+def test_an_empty_mapping_is_shown(tmp_path: Path) -> None:
+    """As an empty list is."""
+    text = re.sub(r"sites:.*(?=policy:)", "sites: {}\n", SCENARIO, flags=re.DOTALL)
+    assert mistakes(stored(tmp_path, text)) == {"sites": "must be a list (got an empty mapping)"}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("start=2021-13-45", "value is not valid YAML: '2021-13-45' is no timestamp"),
+        ("sites[\u00b2].name=x", "has no '\u00b2' there (california, texas)"),
+        ("sites.*=3", "must go on to a key of every item, such as sites.*.KEY=1"),
+        ("seed=" + "[" * 5000, "it is nested too deeply"),
+    ],
+    ids=["date", "superscript", "star", "nested"],
+)
+def test_hostile_overrides(override: str, words: str, tmp_path: Path) -> None:
+    """Explained like any other."""
+    ((_, rule),) = mistakes(stored(tmp_path), override).items()
+    assert words in rule

@@ -142,7 +142,7 @@ def _load(spec: TraceSpec, quantity: Quantity) -> Trace:
     """Read a file once for as long as it does not change: every run of a scenario asks for it."""
     try:
         stat = Path(spec.path).stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the path
         return load_trace(spec, quantity=quantity)
     return _load_once(type(spec), spec.model_dump_json(), quantity, stat.st_mtime_ns, stat.st_size)
 

@@ -15,6 +15,9 @@ from curtailsim.spec import Spec
 ELAPSED = "elapsed_s"
 """The `time_format` of stamps in plain seconds."""
 
+LONGEST_S = 366 * 86_400
+"""Longest step or gap that may be declared: a year."""
+
 ZONES = "an IANA name such as America/Los_Angeles, UTC, or a fixed offset such as '+10:00'"
 """What a `tz` may be, for messages."""
 
@@ -115,14 +118,14 @@ class TraceSpec(Spec):
         na_values: Cells that mean "no value".
     """
 
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     time: Time = ("time",)
     value: Columns
     unit: str
     tz: str | None = None
     label: Literal["start", "end"] = "start"
     time_format: str | None = None
-    step_s: Annotated[float, Field(gt=0)] | None = None
+    step_s: Annotated[float, Field(ge=0.001, le=LONGEST_S)] | None = None
     repeated_hour: Literal["error", "infer", "first", "second"] = "error"
     repeated_hour_column: str | None = None
     year: Annotated[int, Field(ge=1970, le=2200)] | None = None
@@ -131,7 +134,7 @@ class TraceSpec(Spec):
     sum_rows: bool = False
     duplicates: Literal["error", "mean", "first", "last"] = "error"
     fill: Literal["error", "hold", "zero", "interpolate"] = "error"
-    max_gap_s: Annotated[float, Field(gt=0)] | None = None
+    max_gap_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
     scale: float = 1.0
     start_at: AwareDatetime | None = None
     shift: Literal["whole_days", "exact"] = "whole_days"
@@ -150,8 +153,18 @@ class TraceSpec(Spec):
             parse_zone(tz)
         return tz
 
+    @field_validator("path")
+    @classmethod
+    def _possible_path(cls, path: str) -> str:
+        if "\0" in path:
+            raise ValueError("must name a file; a path has no NUL character in it")
+        return path
+
     @model_validator(mode="after")
     def _consistent(self) -> TraceSpec:
+        twice = [name for place, name in enumerate(self.value) if name in self.value[:place]]
+        if twice:
+            raise ValueError(f"value names the column {twice[0]!r} twice; remove one, or set scale: 2")
         parts = isinstance(self.time, TimeParts)
         if parts and self.label == "end":
             raise ValueError("label: end goes with a stamp; the columns of 'time' already give the interval's start")

@@ -19,12 +19,17 @@ from curtailsim.energy.trace_table import Table, read_integers, read_numbers
 from curtailsim.energy.trace_units import DAY_MS, HOUR_MS, Ints, TraceError, epoch_ms
 
 _ISO = re.compile(
-    r"(\d{4}([-/])\d\d\2\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?) ?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?", re.IGNORECASE
+    r"(\d{4}([-/])\d\d\2\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?) ?(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?",
+    re.IGNORECASE | re.ASCII,
 )
 _SECONDS_END = len("2021-01-01T00:00:00")
 _MIDNIGHT_24 = re.compile(r"(?<![:\d])24:00(:00)?")
 _ABBREVIATION = re.compile(r"\s*\(([A-Za-z]{2,5})\)\s*$")
-_HOUR_ENDING = re.compile(r"(\d{1,2})(?:\.0|:00)?\s*([AB])?", re.IGNORECASE)
+_HOUR_ENDING = re.compile(r"(\d{1,2})(?:\.0|:00)?\s*([AB])?", re.IGNORECASE | re.ASCII)
+
+
+MOST_S = 1000 * 365.25 * 86_400
+FIRST_YEAR, LAST_YEAR = 1000, 9000
 
 
 def read_stamps(spec: TraceSpec, table: Table, warnings: list[str]) -> Ints:
@@ -41,6 +46,8 @@ def read_stamps(spec: TraceSpec, table: Table, warnings: list[str]) -> Ints:
     plain, later = _midnight_24(plain)
     ms, aware = _parse(spec, table, plain)
     ms = ms + later * DAY_MS
+    if spec.year is None:
+        _check_years(table, ms, texts)
     if aware:
         _check_offsets(spec, ms, plain, warnings)
         return ms
@@ -54,6 +61,9 @@ def _elapsed_ms(spec: TraceSpec, table: Table) -> Ints:
     seconds = read_numbers(spec, table, spec.time_columns()[0])
     if np.isnan(seconds).any():
         raise table.mistake(np.isnan(seconds).argmax(), "no time stamp")
+    if (np.abs(seconds) > MOST_S).any():
+        row = int((np.abs(seconds) > MOST_S).argmax())
+        raise table.mistake(row, f"{seconds[row]:g} s is no time stamp: more than a thousand years; correct the file")
     return epoch_ms(spec.start_at) + np.round(seconds * 1000).astype(np.int64)
 
 
@@ -84,7 +94,11 @@ def _parse(spec: TraceSpec, table: Table, texts: list[str]) -> tuple[Ints, bool]
     if spec.time_format is None:
         return _parse_iso(table, texts)
     aware = "%z" in spec.time_format
-    parsed = pd.to_datetime(pd.Series(texts, dtype=object), format=spec.time_format, utc=aware, errors="coerce")
+    try:
+        parsed = pd.to_datetime(pd.Series(texts, dtype=object), format=spec.time_format, utc=aware, errors="coerce")
+    except (ValueError, TypeError, KeyError, re.error) as bad:
+        rule = f"time_format {spec.time_format!r} cannot be used ({bad}); write it such as '%d.%m.%Y %H:%M'"
+        raise TraceError(f"{table.file}: {rule}") from None
     missing = parsed.isna().to_numpy()
     if missing.any():
         row = int(missing.argmax())
@@ -173,6 +187,15 @@ def _required_zone(spec: TraceSpec, table: Table, texts: Sequence[str]) -> tzinf
     return parse_zone(spec.tz)
 
 
+def _check_years(table: Table, ms: Ints, texts: Sequence[str]) -> None:
+    years = ms.astype("datetime64[ms]").astype("datetime64[Y]").astype(np.int64) + 1970
+    bad = (years < FIRST_YEAR) | (years > LAST_YEAR)
+    if bad.any():
+        row = int(bad.argmax())
+        rule = f"the year of the stamp {texts[row]!r} is not between {FIRST_YEAR} and {LAST_YEAR}; correct the file"
+        raise table.mistake(row, rule)
+
+
 def _with_year(spec: TraceSpec, table: Table, ms: Ints) -> Ints:
     if spec.year is None:
         return ms
@@ -193,6 +216,7 @@ def _stamps_of_parts(spec: TraceSpec, parts: TimeParts, table: Table, warnings: 
     texts = [" ".join(cells) for cells in zip(*(table.columns[name] for name in parts.columns()), strict=True)]
     zone = _required_zone(spec, table, texts)
     days = _with_year(spec, table, _days_ms(spec, parts, table))
+    _check_years(table, days, texts)
     step_ms = spec.step_ms() or 0  # needed, hence declared, for 'period' and 'interval' only
     if parts.period is not None:
         return _period_starts(table, days, read_integers(table, parts.period), step_ms, zone)

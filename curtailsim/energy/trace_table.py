@@ -57,6 +57,10 @@ def read_table(spec: TraceSpec, path: Path) -> Table:
         raise TraceError(f"{path}: not a complete gzip file ({bad}); fetch it again") from None
     except csv.Error as bad:
         raise TraceError(f"{path}: not a CSV file ({bad})") from None
+    except ValueError as bad:
+        if isinstance(bad, TraceError):
+            raise
+        raise TraceError(f"{str(path)!r}: cannot be read ({bad}); check the path") from None
     except OSError as bad:
         raise TraceError(f"{path}: cannot be read ({bad.strerror or bad})") from None
 
@@ -171,6 +175,8 @@ def read_numbers(spec: TraceSpec, table: Table, name: str) -> Floats:
     """Finite numbers of a column; NaN where a value is missing."""
     cells = table.columns[name]
     try:
+        if not all(map(_is_plain, cells)):
+            raise ValueError
         numbers = np.array([float(cell) for cell in cells])
     except ValueError:
         numbers = np.array([_number(spec, table, name, row, cell) for row, cell in enumerate(cells)])
@@ -180,6 +186,11 @@ def read_numbers(spec: TraceSpec, table: Table, name: str) -> Floats:
     return numbers
 
 
+def _is_plain(text: str) -> bool:
+    """Whether Python's own liberties are not taken: 1_000, and digits of other scripts."""
+    return "_" not in text and text.isascii()
+
+
 def _number(spec: TraceSpec, table: Table, name: str, row: int, cell: str) -> float:
     text = cell.strip()
     if text in spec.na_values:
@@ -187,6 +198,8 @@ def _number(spec: TraceSpec, table: Table, name: str, row: int, cell: str) -> fl
     if spec.decimal == ",":
         text = (text.replace(".", "") if _GROUPED.fullmatch(text) else text).replace(",", ".")
     try:
+        if not _is_plain(text):
+            raise ValueError
         return float(text)
     except ValueError:
         hint = "set decimal: ','" if "," in text else f"if it means no value, add {text!r} to na_values"
@@ -198,8 +211,10 @@ def read_integers(table: Table, name: str, low: int = 1, high: int | None = None
     numbers = np.zeros(len(table.lines), dtype=np.int64)
     for row, cell in enumerate(table.columns[name]):
         try:
+            if not _is_plain(cell):
+                raise ValueError
             numbers[row] = int(cell)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise table.mistake(row, f"{name!r} must be a whole number (got {cell!r})") from None
     bad = (numbers < low) | (False if high is None else numbers > high)
     if bad.any():

@@ -38,7 +38,7 @@ _FACTORS: dict[str, tuple[str, dict[str, float]]] = {
     # 1 lb = 0.45359237 kg exactly (international yard and pound agreement, 1959).
     "carbon_intensity": (
         "g/kWh",
-        {"g/kWh": 1.0, "kg/kWh": 1e3, "kg/MWh": 1.0, "t/MWh": 1e3, "g/MWh": 1e-3, "lb/MWh": 0.45359237},
+        {"g/kWh": 1.0, "kg/kWh": 1e3, "kg/MWh": 1.0, "t/MWh": 1e3, "lb/MWh": 0.45359237},
     ),
     "fraction": ("1", {"fraction": 1.0, "1": 1.0, "%": 0.01}),
     "irradiance": ("W/m2", {"W/m2": 1.0, "kW/m2": 1e3}),

@@ -131,9 +131,15 @@ def load_trace(spec: TraceSpec, *, base: Path | None = None, quantity: Quantity)
     rows = without_blanks(spec, rows, warnings)
     rows, duplicates = unique(spec, ordered(spec, rows))
     starts, steps = intervals(spec, rows)
-    values = rows.values * (conversion.factor * spec.scale)
-    if conversion.per_step:
-        values = values * (HOUR_MS / steps)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = rows.values * (conversion.factor * spec.scale)
+        if conversion.per_step:
+            values = values * (HOUR_MS / steps)
+    if not np.isfinite(values).all():
+        row = int((~np.isfinite(values)).argmax())
+        raise rows.mistake(
+            row, f"the value is not finite with unit {spec.unit!r} and scale {spec.scale:g}; correct them"
+        )
     rows = replace(rows, stamps=starts, values=values)
     stamps, values, filled_steps = fill_gaps(spec, rows, steps, warnings)
     shift_ms = _shift_ms(spec, rows.file, int(stamps[0]))
@@ -159,7 +165,10 @@ def convert_constant(value: float, unit: str, quantity: Quantity) -> tuple[float
     conversion = conversion_of(unit, quantity, "constant")
     if conversion.per_step:
         raise TraceError(f"constant: unit {unit!r} is an energy per step, and a constant has no step; use a power")
-    return value * conversion.factor, conversion.unit
+    converted = value * conversion.factor
+    if not np.isfinite(converted):
+        raise TraceError(f"constant: {value:g} {unit} is too large a number; correct it")
+    return converted, conversion.unit
 
 
 def _shift_ms(spec: TraceSpec, file: str, first_ms: int) -> int:

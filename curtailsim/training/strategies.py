@@ -155,9 +155,7 @@ def _custom(spec: CustomStrategy) -> Strategy:
     if not isinstance(cls, type) or not issubclass(cls, Strategy):
         raise ValueError(f"{spec.class_path} is no subclass of flwr.serverapp.strategy.Strategy")
     # Flower's own family waits for two nodes unless told otherwise
-    made: Strategy = build_object(
-        spec.class_path, {**(ELASTIC if issubclass(cls, FedAvg) else {}), **spec.options}
-    )
+    made: Strategy = build_object(spec.class_path, {**(ELASTIC if issubclass(cls, FedAvg) else {}), **spec.options})
     return made
 
 

@@ -959,3 +959,48 @@ def test_paper_trace() -> None:
         trace = load_trace(spec, base=shared_data("curtail_llm_mci.csv").parent, quantity="carbon_intensity")
         part = trace.window(ms("2026-01-11T17:00"), ms("2026-01-12T11:00"))
         assert int(part.durations_ms()[part.values < 100].sum()) == minutes * 60_000
+
+
+# --- what an attacker tried ----------------------------------------------------------------------------------------
+
+HOSTILE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "directive": (hourly(4), {"time_format": "%Q"}, r"time_format '%Q' cannot be used"),
+    "year_0": (hourly(4).replace("2021", "0000"), {}, r"line 2: the year of the stamp .* is not between 1000 and 9000"),
+    "underscore": (hourly(4).replace(",3", ",1_000"), {}, r"line 5: 'value' is '1_000', which is not a number"),
+    "full_width": (hourly(4).replace(",3", ",\uff13"), {}, r"line 5: 'value' is '\uff13', which is not a number"),
+    "infinite": (
+        hourly(4).replace(",3", ",1e300"),
+        {"scale": 1e18},
+        r"line 5: the value is not finite .* scale 1e\+18",
+    ),
+    "unit": (hourly(4), {"unit": "g/MWh", "quantity": "carbon_intensity"}, r"unit 'g/MWh' is not one of"),
+    "elapsed": (
+        "time,value\n0,1\n1e300,2\n",
+        {"time_format": "elapsed_s", "start_at": "2021-01-01T00:00Z"},
+        r"line 3: 1e\+300 s is no time stamp",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files(name: str, tmp_path: Path) -> None:
+    """One message with the place, and neither a traceback nor a wrong number."""
+    text, spec, words = HOSTILE[name]
+    with pytest.raises(TraceError, match=words):
+        load(tmp_path, text, **spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"value": ["a", "a"]}, "value names the column 'a' twice"),
+        ({"step_s": 1e300}, "less than or equal to 31622400"),
+        ({"path": ""}, "at least 1 character"),
+        ({"path": "a\0b"}, "no NUL character"),
+    ],
+    ids=["twice", "step", "no_path", "nul"],
+)
+def test_hostile_specs(spec: dict[str, Any], words: str) -> None:
+    """Refused before any file is opened."""
+    with pytest.raises(ValidationError, match=words):
+        TraceSpec(**{"path": "a.csv", "value": "value", "unit": "kW"} | spec)
