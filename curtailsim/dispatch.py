@@ -106,6 +106,17 @@ class Task(Spec):
         return min(mode.gpus * self.segment_h(mode) for mode in self.modes)
 
 
+SLOT_SERIES = (
+    "price_usd_per_mwh",
+    "renewable_mw",
+    "committed_mw",
+    "committed_gpus",
+    "committed_gpu_h",
+    "idle_gpu_usd_per_h",
+)
+"""What a problem has one value per slot of."""
+
+
 class DispatchProblem(Spec):
     """A pool, its tasks, and the prices and renewable power of every slot.
 
@@ -122,6 +133,8 @@ class DispatchProblem(Spec):
         start_every_slots: Runs may start at every so-manieth slot; more than one makes fine slots affordable.
         committed_mw: Power above idle already promised per slot, for example to a run that is under way. [MW]
         committed_gpus: GPUs already promised per slot.
+        committed_gpu_h: GPU-hours that they are held for, per slot. [GPU-h]
+        idle_gpu_usd_per_h: What others would pay for a GPU that no task holds, per slot; nothing if absent. [USD/GPU-h]
     """
 
     tasks: tuple[Task, ...]
@@ -136,11 +149,13 @@ class DispatchProblem(Spec):
     start_every_slots: PositiveInt = 1
     committed_mw: tuple[float, ...] | None = None
     committed_gpus: tuple[int, ...] | None = None
+    committed_gpu_h: tuple[float, ...] | None = None
+    idle_gpu_usd_per_h: tuple[float, ...] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         _require_unique("task", (task.name for task in self.tasks))
-        for name in ("renewable_mw", "committed_mw", "committed_gpus"):
+        for name in SLOT_SERIES:
             values = getattr(self, name)
             if values is not None and len(values) != self.slots:
                 raise ValueError(f"{name} has {len(values)} slots, price_usd_per_mwh has {self.slots}")
@@ -162,6 +177,15 @@ class DispatchProblem(Spec):
     def free_gpus(self) -> Floats:
         """GPUs of every slot that are not committed."""
         return self.gpus - np.asarray(self.committed_gpus or [0.0] * self.slots)
+
+    def gpu_value_usd_per_h(self) -> Floats:
+        """What a held GPU costs in lost use by others, in every slot [USD/GPU-h]."""
+        return np.asarray(self.idle_gpu_usd_per_h or [0.0] * self.slots)
+
+    def in_slots(self, slots: slice) -> dict[str, Any]:
+        """Every series of the problem in some of its slots, by its name."""
+        series = {name: getattr(self, name) for name in SLOT_SERIES}
+        return {name: None if values is None else values[slots] for name, values in series.items()}
 
     def with_modes(self, labels: Sequence[str]) -> DispatchProblem:
         """The same problem where each task has only the mode named for it, in the order of the tasks."""
@@ -278,6 +302,12 @@ def run_slots(task: Task, mode: Mode, segments: int, slot_h: float) -> int:
     return math.ceil(task.run_h(mode, segments) / slot_h - 1e-7)
 
 
+def run_held_h(task: Task, mode: Mode, segments: int, slot_h: float) -> Floats:
+    """Time in every slot of a run that it holds its GPUs for, restart included; others may use them after it [h]."""
+    borders_h = np.arange(run_slots(task, mode, segments, slot_h) + 1) * slot_h
+    return np.diff(np.minimum(borders_h, task.run_h(mode, segments)))
+
+
 def run_increments_mw(task: Task, mode: Mode, segments: int, slot_h: float) -> Floats:
     """Mean power above the idle pool's in every slot of a run; energy is exact, also in the last, partial slot [MW]."""
     slots = run_slots(task, mode, segments, slot_h)
@@ -336,8 +366,10 @@ class Evaluation:
     """A plan's energy and money, computed from its runs alone.
 
     Args:
-        cost_usd: Energy, curtailment and restarts. [USD]
+        cost_usd: Energy, curtailment, restarts, and what others would have paid for the GPUs held. [USD]
         energy_cost_usd: Grid and renewable energy alone. [USD]
+        opportunity_cost_usd: What others would have paid for the GPUs held. [USD]
+        held_gpu_h: GPU-hours held by tasks. [GPU-h]
         load_mwh: Facility energy. [MWh]
         grid_mwh: Energy imported. [MWh]
         renewable_mwh: Renewable energy used. [MWh]
@@ -356,6 +388,8 @@ class Evaluation:
 
     cost_usd: float
     energy_cost_usd: float
+    opportunity_cost_usd: float
+    held_gpu_h: float
     load_mwh: float
     grid_mwh: float
     renewable_mwh: float
@@ -386,6 +420,17 @@ def load_and_gpus(problem: DispatchProblem, runs: Iterable[Run]) -> tuple[Floats
         load[run.start_slot : run.start_slot + len(increments)] += increments
         gpus[run.start_slot : run.start_slot + len(increments)] += mode.gpus
     return load, gpus
+
+
+def held_gpu_hours(problem: DispatchProblem, runs: Iterable[Run]) -> Floats:
+    """GPU-hours that tasks hold in every slot, commitments included [GPU-h]."""
+    held = np.asarray(problem.committed_gpu_h or [0.0] * problem.slots)
+    for run in runs:
+        task = problem.task(run.task)
+        mode = task.mode(run.mode)
+        hours = run_held_h(task, mode, run.segments, problem.slot_h)
+        held[run.start_slot : run.start_slot + len(hours)] += mode.gpus * hours
+    return held
 
 
 def audit(problem: DispatchProblem, plan: Plan) -> list[Problem]:
@@ -457,9 +502,13 @@ def _account(problem: DispatchProblem, plan: Plan) -> Evaluation:
     curtailed = hours * float((supply.renewable_mw - used).sum())
     restarts = {task.name: len(plan.of(task.name)) for task in problem.tasks}
     restart_cost = sum(task.restart_usd * restarts[task.name] for task in problem.tasks)
+    held = held_gpu_hours(problem, plan.runs)
+    opportunity_cost = float(problem.gpu_value_usd_per_h() @ held)
     return Evaluation(
-        cost_usd=energy_cost + problem.curtailment_usd_per_mwh * curtailed + restart_cost,
+        cost_usd=energy_cost + problem.curtailment_usd_per_mwh * curtailed + restart_cost + opportunity_cost,
         energy_cost_usd=energy_cost,
+        opportunity_cost_usd=opportunity_cost,
+        held_gpu_h=float(held.sum()),
         load_mwh=hours * float(load.sum()),
         grid_mwh=hours * float(grid.sum()),
         renewable_mwh=hours * float(used.sum()),
@@ -485,6 +534,7 @@ def remaining_problem(problem: DispatchProblem, plan: Plan, slot: int) -> Dispat
     """
     started = [run for run in plan.runs if run.start_slot < slot]
     load, gpus = load_and_gpus(problem, started)
+    held = held_gpu_hours(problem, started)
     tasks = []
     for task in problem.tasks:
         mine = [run for run in started if run.task == task.name]
@@ -498,11 +548,11 @@ def remaining_problem(problem: DispatchProblem, plan: Plan, slot: int) -> Dispat
             tasks.append(task.model_copy(update={"segments": left, "tokens": tokens, "first_slot": free_from}))
     return problem.model_copy(
         update={
+            **problem.in_slots(slice(slot, None)),
             "tasks": tuple(tasks),
-            "price_usd_per_mwh": problem.price_usd_per_mwh[slot:],
-            "renewable_mw": problem.renewable_mw[slot:],
             "committed_mw": tuple((load - problem.idle_mw)[slot:].tolist()),
             "committed_gpus": tuple(int(count) for count in gpus[slot:]),
+            "committed_gpu_h": tuple(held[slot:].tolist()),
         }
     )
 
@@ -534,13 +584,13 @@ def replay(problem: DispatchProblem, plan: Plan, step_min: float = 1.0) -> Repla
     if steps < 1 or not math.isclose(steps * step_min, problem.slot_h * 60):
         raise ValueError(f"step_min must divide the slot of {problem.slot_h * 60:g} min, got {step_min:g}")
 
-    def repeated(values: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        return None if values is None else tuple(value for value in values for _ in range(steps))
+    def repeated(name: str) -> tuple[float, ...] | None:
+        values = getattr(problem, name)
+        share = 1 / steps if name == "committed_gpu_h" else 1  # the one series that adds up over time
+        return None if values is None else tuple(share * value for value in values for _ in range(steps))
 
-    series = ("price_usd_per_mwh", "renewable_mw", "committed_mw", "committed_gpus")
-    fine = problem.model_copy(
-        update={"slot_h": problem.slot_h / steps} | {name: repeated(getattr(problem, name)) for name in series}
-    )
+    series = {name: repeated(name) for name in SLOT_SERIES}
+    fine = problem.model_copy(update={"slot_h": problem.slot_h / steps, **series})
     moved = [run.model_copy(update={"start_slot": run.start_slot * steps}) for run in plan.runs]
     return Replay(evaluate(problem, plan), _account(fine, _plan(fine, moved)))
 
@@ -742,6 +792,7 @@ class Arc(NamedTuple):
     mode: Mode
     segments: int
     increments_mw: Floats
+    gpu_h: Floats
 
     @property
     def slots(self) -> int:
@@ -758,7 +809,9 @@ def run_arcs(problem: DispatchProblem, task: Task) -> list[Arc]:
         for segments in range(1, task.segments + 1):
             if task.first_slot + run_slots(task, mode, segments, problem.slot_h) > problem.slots:
                 break
-            arcs.append(Arc(mode, segments, run_increments_mw(task, mode, segments, problem.slot_h)))
+            increments = run_increments_mw(task, mode, segments, problem.slot_h)
+            gpu_h = mode.gpus * run_held_h(task, mode, segments, problem.slot_h)
+            arcs.append(Arc(mode, segments, increments, gpu_h))
     return arcs
 
 
@@ -836,6 +889,7 @@ def build_run_model(
         cliques   Σ runs of i with many GPUs + Σ runs of j with many GPUs <= 1                    every slot, clique
 
         minimise  slot · Σ [price · import + charge · renewable + penalty · (available - renewable)] + Σ restarts
+                  + Σ GPU-hours held by runs · value of an idle GPU
 
     Args:
         problem: The problem.
@@ -852,6 +906,7 @@ def build_run_model(
     gpus = program.rows([-math.inf] * slots, list(problem.free_gpus()))
     base = list(problem.base_mw())
     balance = program.rows(base, base)
+    gpu_value = problem.gpu_value_usd_per_h()
     clique_rows = [
         (clique, program.rows([-math.inf] * slots, [1.0] * slots))
         for clique in (gpu_cliques(problem) if cliques else ())
@@ -868,7 +923,8 @@ def build_run_model(
                 entries += [(gpus[i], float(arc.mode.gpus)) for i in covered]
                 entries += [(balance[i], -power) for i, power in zip(covered, arc.increments_mw.tolist(), strict=True)]
                 entries += [(rows[i], 1.0) for rows in hit for i in covered]
-                cost = 0.0 if elastic else task.restart_usd
+                held_usd = float(gpu_value[t : t + arc.slots] @ arc.gpu_h)
+                cost = 0.0 if elastic else task.restart_usd + held_usd
                 column = program.column(cost, 0, 1, entries, integer=True)
                 model.runs[column] = Run(task=task.name, mode=arc.mode.label, segments=arc.segments, start_slot=t)
         if elastic:
@@ -1132,7 +1188,7 @@ def best_response(
         others_gpus: GPUs held by everything else, by slot.
 
     Returns:
-        Cost of all slots with the task's restarts, and its runs; none if it does not fit.
+        Cost of all slots with the task's restarts and the GPUs it holds, and its runs; none if it does not fit.
     """
     supply = Supply.of(problem)
     without = supply.cost_usd(others_mw)
@@ -1177,7 +1233,8 @@ def _added_cost(
     extra = supply.cost_usd(others_mw[slots] + arc.increments_mw, slots) - without[slots]
     fits = (others_gpus[slots] + arc.mode.gpus <= problem.gpus).all(axis=1)
     added = np.full(problem.slots, math.inf)
-    added[starts[fits]] = extra[fits].sum(axis=1) + task.restart_usd
+    held_usd = problem.gpu_value_usd_per_h()[slots[fits]] @ arc.gpu_h
+    added[starts[fits]] = extra[fits].sum(axis=1) + held_usd + task.restart_usd
     return added
 
 

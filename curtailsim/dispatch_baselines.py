@@ -176,8 +176,9 @@ def linear(problem: DispatchProblem) -> Relaxation:
     )
     most_mw = problem.gpus * max(mode.training_increment_mw / mode.gpus for mode in modes)
     energy = program.row(energy_mwh, energy_mwh)
-    for row in balance:
-        program.column(0, 0, most_mw, [(energy, problem.slot_h), (row, -1.0)])
+    gpus_per_mw = problem.gpus / most_mw
+    for row, held_usd in zip(balance, problem.slot_h * problem.gpu_value_usd_per_h(), strict=True):
+        program.column(gpus_per_mw * held_usd, 0, most_mw, [(energy, problem.slot_h), (row, -1.0)])
     return _relaxation("linear", problem, program, balance)
 
 
@@ -190,7 +191,7 @@ def _modes_of(problem: DispatchProblem, flat: Plan) -> list[Mode]:
 class _TaskRows:
     """Rows that the columns of one task refer to."""
 
-    tokens: int  # in 1e9 tokens, which keeps the coefficients near one
+    tokens: int  # in hundredths of the tranche, which keeps the coefficients near one
     one_mode: list[int]
     gpus: list[int]
     balance: list[int]
@@ -211,7 +212,7 @@ def _slot_program(problem: DispatchProblem, add_columns: _AddColumns) -> tuple[L
     base = list(problem.base_mw())
     balance = program.rows(base, base)
     for task in problem.tasks:
-        tokens = program.row(task.tokens / 1e9, math.inf)
+        tokens = program.row(100.0, math.inf)
         one_mode = program.rows([-math.inf] * slots, [1.0] * slots)
         add_columns(program, problem, task, _TaskRows(tokens, one_mode, gpus, balance))
     return program, balance
@@ -221,24 +222,30 @@ def _usable(problem: DispatchProblem, task: Task) -> Iterator[Mode]:
     return (mode for mode in task.modes if mode.gpus <= problem.gpus)
 
 
-def _work(problem: DispatchProblem, mode: Mode, rows: _TaskRows, slot: int) -> list[tuple[int, float]]:
+def _work(problem: DispatchProblem, task: Task, mode: Mode, rows: _TaskRows, slot: int) -> list[tuple[int, float]]:
     """Entries of a mode that trains through a slot: its tokens and its power."""
-    billions = mode.tokens_per_s * 3600 * problem.slot_h / 1e9
-    return [(rows.tokens, billions), (rows.balance[slot], -mode.training_increment_mw)]
+    hundredths = 100 * mode.tokens_per_s * 3600 * problem.slot_h / task.tokens
+    return [(rows.tokens, hundredths), (rows.balance[slot], -mode.training_increment_mw)]
+
+
+def _held_usd(problem: DispatchProblem, mode: Mode, slot: int) -> float:
+    """What others would have paid for the GPUs of a mode that trains through a slot."""
+    return mode.gpus * problem.slot_h * float(problem.gpu_value_usd_per_h()[slot])
 
 
 def _hull_columns(program: LinearProgram, problem: DispatchProblem, task: Task, rows: _TaskRows) -> None:
     for mode in _usable(problem, task):
         for t in range(task.first_slot, problem.slots):
             held = [(rows.one_mode[t], 1.0), (rows.gpus[t], float(mode.gpus))]
-            program.column(0, 0, 1, _work(problem, mode, rows, t) + held)
+            program.column(_held_usd(problem, mode, t), 0, 1, _work(problem, task, mode, rows, t) + held)
 
 
 def _anytime_columns(program: LinearProgram, problem: DispatchProblem, task: Task, rows: _TaskRows) -> None:
     for mode in _usable(problem, task):
         for t in range(task.first_slot, problem.slots):
             on = program.row(-math.inf, 0)
-            program.column(0, 0, 1, [*_work(problem, mode, rows, t), (on, 1.0)])
+            entries = [*_work(problem, task, mode, rows, t), (on, 1.0)]
+            program.column(_held_usd(problem, mode, t), 0, 1, entries)  # a run may hold its last slot in part
             held = [(rows.one_mode[t], 1.0), (rows.gpus[t], float(mode.gpus))]
             program.column(0, 0, 1, [*held, (on, -1.0)], integer=True)
 
@@ -250,7 +257,7 @@ def _delay_columns(program: LinearProgram, problem: DispatchProblem, task: Task,
         program.column(0, 0, 1, [(picked, 1.0), *((row, -1.0) for row in on)], integer=True)
         for t in range(task.first_slot, problem.slots):
             held = [(rows.one_mode[t], 1.0), (rows.gpus[t], float(mode.gpus)), (on[t], 1.0)]
-            program.column(0, 0, 1, _work(problem, mode, rows, t) + held)
+            program.column(_held_usd(problem, mode, t), 0, 1, _work(problem, task, mode, rows, t) + held)
 
 
 def _relaxation(

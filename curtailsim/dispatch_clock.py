@@ -20,7 +20,7 @@ import simpy
 from curtailsim.clock import AT_THE_END, Clock, Process, settle
 from curtailsim.dispatch import Floats, Mode, Run, Task
 from curtailsim.dispatch_planner import OPTIMUM, Planned, Planner, Situation, actual_signals
-from curtailsim.dispatch_scenario import DispatchScenario, Failure, Replan
+from curtailsim.dispatch_scenario import DispatchScenario, DivisibleTask, Failure, Replan
 from curtailsim.energy.microgrid import SiteMicrogrid
 from curtailsim.recorder import Recorder, Segment
 from curtailsim.scenario import TokensOnly
@@ -37,7 +37,7 @@ def to_ms(hours: float) -> int:
 
 
 class TaskOnClock:
-    """One task's life on the clock.
+    """One task's life on the clock; a step of a divisible task is one of its units.
 
     Args:
         pool: The cluster it runs on.
@@ -149,7 +149,8 @@ class TaskOnClock:
         self.done += 1
         self.done_in_run += 1
         self._learn(started, trained)
-        pool.event("checkpoint_written", self.task.name, self.done, mode.label)
+        event = "checkpoint_written" if self.task.name in pool.trained else "unit_finished"
+        pool.event(event, self.task.name, self.done, mode.label)
 
     def _learn(self, started: int, trained: int) -> None:
         """Take the segment's real steps, now that it is known to be complete."""
@@ -192,6 +193,7 @@ class Pool:
         self.site_name = site.name
         self.task_rows: list[tuple[Any, ...]] = []
         problem = planner.foreseen
+        self.trained = {task.name for task in scenario.dispatch.pretraining}
         learners = _learners(scenario)
         self.tasks = {
             task.name: TaskOnClock(self, task, _total_steps(scenario, task), learners.get(task.name))
@@ -201,6 +203,7 @@ class Pool:
         self.committed: list[Run] = []
         self.lost: dict[str, int] = {}
         self.promised_mw: Floats = np.full(problem.slots, problem.idle_mw)
+        self.promised_gpu_h: Floats = np.zeros(problem.slots)
         self.promised_restarts: list[Run] = []
         self.plans: list[tuple[int, str, Planned]] = []
         self.believed = problem
@@ -309,6 +312,7 @@ class Pool:
         self.believed = self.planner.forecast(situation)
         if promise:
             self.promised_mw[slot : slot + len(planned.load_mw)] = planned.load_mw
+            self.promised_gpu_h[slot : slot + len(planned.gpu_h)] = planned.gpu_h
             self.promised_restarts = [run for run in self.promised_restarts if run.start_slot < slot]
             self.promised_restarts += planned.runs
         detail = f"{len(planned.runs)} runs, {planned.status}" + (f": {reason}" if reason else "")
@@ -389,6 +393,8 @@ def _operate(env: Clock, microgrid: SiteMicrogrid) -> Process:
 
 def _total_steps(scenario: DispatchScenario, task: Task) -> int:
     spec = next(spec for spec in scenario.dispatch.tasks if spec.name == task.name)
+    if isinstance(spec, DivisibleTask):
+        return task.segments
     return max(1, round(task.tokens / spec.shape.tokens_per_step))
 
 
@@ -398,9 +404,10 @@ def _learners(scenario: DispatchScenario) -> dict[str, Any]:
         return {}
     from curtailsim.training.tasks import TaskLearner
 
-    names = [task.name for task in scenario.dispatch.tasks]
+    names = [task.name for task in scenario.dispatch.pretraining]
     totals = {
-        task.name: task.tokens * scenario.tranches / task.shape.tokens_per_step for task in scenario.dispatch.tasks
+        task.name: task.tokens * scenario.tranches / task.shape.tokens_per_step
+        for task in scenario.dispatch.pretraining
     }
     return {
         name: TaskLearner(spec, name, names, scenario.seed, max(1, round(totals[name])), scenario.training.stride)

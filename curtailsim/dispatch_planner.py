@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,13 +26,14 @@ from curtailsim.dispatch import (
     Task,
     build_run_model,
     evaluate,
+    held_gpu_hours,
     load_and_gpus,
     remaining_problem,
     run_slots,
     solve,
     solver_available,
 )
-from curtailsim.dispatch_scenario import DispatchScenario, DispatchTask
+from curtailsim.dispatch_scenario import DispatchScenario, DispatchTask, DivisibleTask
 from curtailsim.energy.signals import SiteSignals, Steps, site_signals
 from curtailsim.spec import Problem, ScenarioError
 
@@ -53,6 +55,12 @@ def foreseen_signals(scenario: DispatchScenario) -> SiteSignals:
     return site_signals(scenario.foreseen_site, scenario.start, scenario.horizon_ms, scenario.plant_kw)
 
 
+def gpu_value_steps(scenario: DispatchScenario) -> Steps:
+    """What other users would pay for an idle GPU on the clock. [currency/GPU-h]"""
+    values, hours = scenario.dispatch.idle_gpu_value_per_h, range(math.ceil(scenario.duration_h))
+    return Steps([hour * 3_600_000 for hour in hours], [values[hour % len(values)] for hour in hours])
+
+
 def whole_problem(scenario: DispatchScenario, signals: SiteSignals) -> DispatchProblem:
     """The dispatch problem of the whole horizon: all tranches together, signals as means over the slots."""
     rules, edges = scenario.dispatch, slot_edges_ms(scenario)
@@ -68,10 +76,21 @@ def whole_problem(scenario: DispatchScenario, signals: SiteSignals) -> DispatchP
         renewable_usd_per_mwh=rules.renewable_per_mwh,
         import_limit_mw=rules.import_limit_mw,
         start_every_slots=rules.start_every_slots,
+        idle_gpu_usd_per_h=tuple(gpu_value_steps(scenario).means(edges).tolist()),
     )
 
 
-def _task(scenario: DispatchScenario, task: DispatchTask) -> Task:
+def _task(scenario: DispatchScenario, task: DispatchTask | DivisibleTask) -> Task:
+    if isinstance(task, DivisibleTask):
+        return Task(
+            name=task.name,
+            modes=scenario.dispatch.work_modes(task),
+            tokens=task.units * scenario.tranches,
+            segments=task.units * scenario.tranches,
+            restart_h=task.restart_h,
+            checkpoint_h=0.0,
+            restart_usd=task.restart_cost,
+        )
     return Task(
         name=task.name,
         modes=tuple(Mode.model_validate(mode) for mode in scenario.dispatch.modes(task)),
@@ -90,6 +109,7 @@ class Planned:
     Attributes:
         runs: Its runs, without those committed before.
         load_mw: Facility power it promises, by slot of the whole horizon from `slot` on. [MW]
+        gpu_h: GPU-hours it promises to hold, likewise. [GPU-h]
         status: Of the solver, or `file` or the name of a baseline.
         cost: Of all slots from `slot` on, as foreseen, with restarts; None where it was not needed. [currency]
         bound: No plan is cheaper; None where nothing is proved. [currency]
@@ -100,6 +120,7 @@ class Planned:
 
     runs: tuple[Run, ...]
     load_mw: Floats
+    gpu_h: Floats
     status: str
     cost: float | None = None
     bound: float | None = None
@@ -171,9 +192,7 @@ class Planner:
             if wanted > 0:
                 tokens = task.tokens * wanted / task.segments
                 tasks.append(task.model_copy(update={"segments": wanted, "tokens": tokens}))
-        series = ("price_usd_per_mwh", "renewable_mw", "committed_mw", "committed_gpus")
-        cut = {name: getattr(rest, name)[: last - slot] for name in series}
-        return rest.model_copy(update={"tasks": tuple(tasks), **cut})
+        return rest.model_copy(update={**rest.in_slots(slice(last - slot)), "tasks": tuple(tasks)})
 
     def plan(self, situation: Situation) -> Planned:
         """The optimum; what cannot be trained any more is given up after a deviation, and only then.
@@ -195,12 +214,12 @@ class Planner:
         if not problem.tasks:
             nothing = self._plan(())
             cost = evaluate(problem, nothing).cost_usd
-            return Planned((), self._load(problem, ()), "nothing left", cost, given_up=given_up)
+            return Planned((), *self._promise(problem, ()), "nothing left", cost, given_up=given_up)
         found = solve(problem, relative_gap=rules.gap, time_limit_s=rules.time_limit_s, progress=self.progress)
         proved = math.isfinite(found.bound_usd)
         return Planned(
             _moved(found.plan.runs, situation.slot),
-            self._load(problem, found.plan.runs),
+            *self._promise(problem, found.plan.runs),
             found.status,
             found.evaluation.cost_usd,
             found.bound_usd if proved else None,
@@ -220,7 +239,7 @@ class Planner:
             found = evaluate(self.foreseen, plan)
         except ScenarioError as error:
             raise ScenarioError(path, error.problems) from None
-        return Planned(plan.runs, found.load_mw, "file")
+        return Planned(plan.runs, found.load_mw, held_gpu_hours(self.foreseen, plan.runs), "file")
 
     def baseline(self, name: str) -> Planned:
         """A simpler operator's plan for the whole horizon.
@@ -231,14 +250,14 @@ class Planner:
         rules, problem = self.scenario.dispatch, self.foreseen
         if name in ("fixed", "fixed_best"):
             plan = getattr(dispatch_baselines, name)(problem)
-            return Planned(plan.runs, self._load(problem, plan.runs), name)
+            return Planned(plan.runs, *self._promise(problem, plan.runs), name)
         require_solver(name)
         search = getattr(dispatch_baselines, name)
         found = search(problem, relative_gap=rules.gap, time_limit_s=rules.time_limit_s)
         bound = found.bound_usd if math.isfinite(found.bound_usd) else None
         gap = found.relative_gap if math.isfinite(found.relative_gap) else None
-        load = self._load(problem, found.plan.runs)
-        return Planned(found.plan.runs, load, found.status, bound=bound, gap=gap, time_s=found.time_s)
+        promise = self._promise(problem, found.plan.runs)
+        return Planned(found.plan.runs, *promise, found.status, bound=bound, gap=gap, time_s=found.time_s)
 
     def resumed(self, runs: Sequence[Run], interrupted: Iterable[Run], slot: int) -> tuple[Run, ...]:
         """How a simpler operator goes on after an outage: each task in its order and modes, as soon as it can.
@@ -269,8 +288,9 @@ class Planner:
     def _plan(self, runs: Iterable[Run]) -> Plan:
         return Plan(slot_h=self.foreseen.slot_h, runs=tuple(runs))
 
-    def _load(self, problem: DispatchProblem, runs: Iterable[Run]) -> Floats:
-        return load_and_gpus(problem, runs)[0]
+    def _promise(self, problem: DispatchProblem, runs: Sequence[Run]) -> tuple[Floats, Floats]:
+        """Power and GPU-hours by slot."""
+        return load_and_gpus(problem, runs)[0], held_gpu_hours(problem, runs)
 
     def _without_missing(self, problem: DispatchProblem) -> tuple[DispatchProblem, dict[str, int]] | None:
         """The same problem without the segments that do not fit any more, and how many they are by task."""
@@ -310,8 +330,9 @@ class Money:
     """What a load costs.
 
     Attributes:
-        cost: Energy, curtailment and restarts. [currency]
+        cost: Energy, curtailment, restarts, and what others would have paid for the GPUs held. [currency]
         energy_cost: Energy alone. [currency]
+        opportunity_cost: What others would have paid for the GPUs held. [currency]
         curtailed_mwh: Renewable energy left unused. [MWh]
         load_mwh: Facility energy. [MWh]
         green_mwh: Renewable energy used. [MWh]
@@ -321,6 +342,7 @@ class Money:
 
     cost: float
     energy_cost: float
+    opportunity_cost: float
     curtailed_mwh: float
     load_mwh: float
     green_mwh: float
@@ -333,14 +355,21 @@ class Money:
         return self.green_mwh / self.load_mwh if self.load_mwh else None
 
 
+class OtherCosts(NamedTuple):
+    """What is paid for restarts, and what others would have paid for the GPUs held. [currency]"""
+
+    restarts: float
+    opportunity: float
+
+
 def money(
-    problem: DispatchProblem, price: Floats, renewable_mw: Floats, load_mw: Floats, hours: Floats, restart_cost: float
+    problem: DispatchProblem, price: Floats, renewable_mw: Floats, load_mw: Floats, hours: Floats, other: OtherCosts
 ) -> Money:
     """What a load costs in pieces of constant power, supplied in the cheapest way."""
     rules = problem.curtailment_usd_per_mwh, problem.renewable_usd_per_mwh
     limit = math.inf if problem.import_limit_mw is None else problem.import_limit_mw
     used, grid = Supply(price, renewable_mw, 1.0, *rules, limit).split(load_mw)
-    return priced(problem, price, renewable_mw, used, grid, hours, restart_cost)
+    return priced(problem, price, renewable_mw, used, grid, hours, other)
 
 
 def priced(
@@ -350,15 +379,16 @@ def priced(
     used_mw: Floats,
     grid_mw: Floats,
     hours: Floats,
-    restart_cost: float,
+    other: OtherCosts,
 ) -> Money:
     """What a supply costs in pieces of constant power."""
     energy = float(hours @ (price * grid_mw + problem.renewable_usd_per_mwh * used_mw))
     curtailed = float(hours @ (renewable_mw - used_mw))
     load = used_mw + grid_mw
     return Money(
-        cost=energy + problem.curtailment_usd_per_mwh * curtailed + restart_cost,
+        cost=energy + problem.curtailment_usd_per_mwh * curtailed + other.restarts + other.opportunity,
         energy_cost=energy,
+        opportunity_cost=other.opportunity,
         curtailed_mwh=curtailed,
         load_mwh=float(hours @ load),
         green_mwh=float(hours @ used_mw),

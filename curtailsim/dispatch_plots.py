@@ -137,7 +137,7 @@ def _loss(path: Path, scenario: DispatchScenario, tables: dict[str, RunTables]) 
         "cost": ("cost so far", 1),
         "surplus_wasted_kwh": ("curtailed so far [MWh]", 1000),
     }
-    names = [task.name for task in scenario.dispatch.tasks]
+    names = [task.name for task in scenario.dispatch.pretraining]
     figure = Figure(figsize=(13, 3.2 * len(names) + 0.5))
     axes = figure.subplots(len(names), len(against), sharey="row", squeeze=False)
     for row, name in zip(axes, names, strict=True):

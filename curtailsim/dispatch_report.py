@@ -41,6 +41,11 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
+def _shared(summary: dict[str, Any]) -> bool:
+    """Whether GPUs that no task holds are worth something to others."""
+    return any(run["opportunity_cost"] for run in summary["runs"].values())
+
+
 def _runs(summary: dict[str, Any]) -> Table:
     """Executed plans side by side; savings are those of the dispatched plan."""
     currency = summary["currency"] or "cost"
@@ -51,6 +56,7 @@ def _runs(summary: dict[str, Any]) -> Table:
         "saved by\nthe plan",
         "cost\nplanned",
         "saved,\nplanned",
+        *(("of which\nGPUs held",) if _shared(summary) else ()),
         "curtailed\n[MWh]",
         "curtailed\nplanned",
         "energy\n[MWh]",
@@ -67,6 +73,7 @@ def _runs(summary: dict[str, Any]) -> Table:
             "-" if saving is None else percent(saving["cost_cut"]),
             number(planned["cost"]),
             "-" if saving is None else percent(saving["cost_cut_planned"]),
+            *((number(run["opportunity_cost"]),) if _shared(summary) else ()),
             number(run["curtailed_mwh"], 3),
             number(planned["curtailed_mwh"], 3),
             number(run["load_mwh"], 3),
@@ -124,7 +131,7 @@ def _tasks(results: Results) -> Table:
         "usable\nmodes",
         "offered\n(Pareto)",
         "used",
-        "segments",
+        "segments\nor units",
         "restarts",
         "tokens\n[1e9]",
         "real steps",
@@ -159,8 +166,9 @@ def _notes(results: Results) -> Iterator[Text]:
     )
     if "time_limit" in solver["status"]:
         yield Text("Warning: the time limit stopped the solver; another machine may find another plan.", style="yellow")
+    held = ", and what others would have paid for the GPUs held" if _shared(summary) else ""
     yield Text(
-        f"Cost: energy, {rules['curtailment_per_mwh']:g} per curtailed MWh, and restarts.  "
+        f"Cost: energy, {rules['curtailment_per_mwh']:g} per curtailed MWh, restarts{held}.  "
         "A saving is against the named run.",
         style="dim",
     )

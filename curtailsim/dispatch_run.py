@@ -11,7 +11,7 @@ from curtailsim import dispatch_baselines
 from curtailsim.dispatch import DispatchProblem, Progress, evaluate, heuristic
 from curtailsim.dispatch_clock import Pool, Watcher
 from curtailsim.dispatch_planner import OPTIMUM, Planner, require_solver
-from curtailsim.dispatch_scenario import DispatchScenario
+from curtailsim.dispatch_scenario import DispatchScenario, DivisibleTask
 from curtailsim.dispatch_tables import tables
 from curtailsim.metrics import RunTables, ratio
 from curtailsim.spec import ScenarioError
@@ -108,6 +108,11 @@ def _catalogue(scenario: DispatchScenario) -> dict[str, Any]:
     """Modes of each task: tried and rejected by rule, usable, offered to the solver."""
     found = {}
     for task in scenario.dispatch.tasks:
+        if isinstance(task, DivisibleTask):
+            usable = len(scenario.dispatch.work_modes(task))
+            too_large = {"pool": len(task.modes) - usable} if usable < len(task.modes) else {}
+            found[task.name] = {"usable": usable, "offered": usable, "rejected": too_large}
+            continue
         catalogue = scenario.dispatch.catalogue(task)
         rules = sorted({rejection.rule for rejection in catalogue.rejections})
         found[task.name] = {

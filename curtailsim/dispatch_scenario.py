@@ -10,18 +10,21 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AwareDatetime,
+    Discriminator,
     Field,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    Tag,
     field_validator,
     model_validator,
 )
 
+from curtailsim.dispatch import Mode
 from curtailsim.energy.signals import PER_UNIT, SignalError, site_signals
 from curtailsim.parallelism import (
     ACCELERATORS,
@@ -136,6 +139,7 @@ class DispatchTask(Spec):
         modes: Choose from the Pareto front, or from all usable modes (slow).
     """
 
+    type: Literal["pretraining"] = "pretraining"
     name: str = Field(pattern=NAME)
     model: str | ModelShape
     tokens: PositiveFloat
@@ -158,6 +162,61 @@ class DispatchTask(Spec):
         return SHAPES[self.model] if isinstance(self.model, str) else self.model
 
 
+class WorkMode(Spec):
+    """One way to run a divisible task, as measured or assumed by its owner.
+
+    Attributes:
+        name: Lower-case identifier, unique within the task.
+        gpus: GPUs it holds.
+        units_per_h: Throughput. [units/h]
+        gpu_w: Power of a GPU with its host share while it works, and while it starts. [W]
+    """
+
+    name: str = Field(pattern=NAME)
+    gpus: PositiveInt
+    units_per_h: PositiveFloat
+    gpu_w: PositiveFloat
+
+
+class DivisibleTask(Spec):
+    """Work in small units that do not depend on each other's order: batch inference, or many short fine-tunings.
+
+    It may stop after any unit and writes no checkpoints; each start has its overhead.  No learner trains it: its units
+    are counted.
+
+    Attributes:
+        name: Lower-case identifier.
+        units: Units to finish in every tranche; the solver's time grows with them.
+        modes: Ways to run it.
+        restart_h: From (re)start to the first unit's beginning: provision, load weights. [h]
+        restart_cost: Charge per (re)start. [currency]
+    """
+
+    type: Literal["divisible"]
+    name: str = Field(pattern=NAME)
+    units: PositiveInt
+    modes: tuple[WorkMode, ...] = Field(min_length=1)
+    restart_h: NonNegativeFloat = 1 / 60
+    restart_cost: NonNegativeFloat = 0.0
+
+    @model_validator(mode="after")
+    def _modes_differ(self) -> Self:
+        names = [mode.name for mode in self.modes]
+        if len(set(names)) < len(names):
+            raise ValueError(f"modes must have different names (got {', '.join(names)})")
+        return self
+
+
+def _task_type(value: Any) -> Any:
+    """The type of a task, which is a pre-training one unless it says otherwise."""
+    return value.get("type", "pretraining") if isinstance(value, dict) else getattr(value, "type", None)
+
+
+AnyTask = Annotated[
+    Annotated[DispatchTask, Tag("pretraining")] | Annotated[DivisibleTask, Tag("divisible")], Discriminator(_task_type)
+]
+
+
 class Dispatch(Spec):
     """The pool, the tasks, and the rules of the optimisation.
 
@@ -167,7 +226,7 @@ class Dispatch(Spec):
         pue: Power usage effectiveness. [-]
         unallocated_w: Power of a GPU that no task holds, host included; 0 parks such nodes.  From the table when
             absent. [W]
-        tasks: What is trained.
+        tasks: What is run: pre-training tasks, and those with `type: divisible`.
         tranche_h: Every task has to train its tokens once in every such period; the horizon when absent. [h]
         look_ahead_tranches: A plan is made at every tranche's start for so many of them, and carried out for one.
         slot_h: Slot of the plan. [h]
@@ -178,6 +237,8 @@ class Dispatch(Spec):
         curtailment_per_mwh: Charge for renewable energy left unused. [currency/MWh]
         renewable_per_mwh: Charge for renewable energy used. [currency/MWh]
         import_limit_mw: Most the grid connection carries, as a mean over a slot. [MW]
+        idle_gpu_value_per_h: What other users of the pool would pay for a GPU that no task holds: a number, or one for
+            each hour since the start, repeated to the horizon. [currency/GPU-h]
         gap: The solver stops when its plan is proved to be within this share of the optimum. [-]
         time_limit_s: It also stops after this wall time, which then makes results depend on the machine. [s]
         baselines: Simpler plans to execute too; `fixed` is the reference of every saving.
@@ -188,7 +249,7 @@ class Dispatch(Spec):
     accelerator: str | Accelerator = "A100-80G"
     pue: float = Field(default=1.2, ge=1)
     unallocated_w: NonNegativeFloat | None = None
-    tasks: tuple[DispatchTask, ...] = Field(min_length=1)
+    tasks: tuple[AnyTask, ...] = Field(min_length=1)
     tranche_h: PositiveFloat | None = None
     look_ahead_tranches: PositiveInt = 1
     slot_h: PositiveFloat = 0.5
@@ -198,6 +259,7 @@ class Dispatch(Spec):
     curtailment_per_mwh: float = 25.0
     renewable_per_mwh: float = 0.0
     import_limit_mw: NonNegativeFloat | None = None
+    idle_gpu_value_per_h: tuple[NonNegativeFloat, ...] = Field(default=(0.0,), min_length=1)
     gap: float = Field(default=0.005, gt=0, lt=1)
     time_limit_s: PositiveFloat = 120.0
     baselines: tuple[Baseline, ...] = ("fixed",)
@@ -209,6 +271,11 @@ class Dispatch(Spec):
         if isinstance(accelerator, str) and accelerator not in ACCELERATORS:
             raise ValueError(f"{accelerator!r} is unknown{near_match(accelerator, ACCELERATORS)}")
         return accelerator
+
+    @field_validator("idle_gpu_value_per_h", mode="before")
+    @classmethod
+    def _one_for_all_hours(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int | float | str) else value
 
     @property
     def gpu(self) -> Accelerator:
@@ -232,8 +299,27 @@ class Dispatch(Spec):
         """The usable modes of a task on the pool, and the rejected layouts."""
         return enumerate_modes(task.shape, self.gpu, self.pool_gpus, pue=self.pue)
 
+    @property
+    def pretraining(self) -> tuple[DispatchTask, ...]:
+        """The tasks that a learner trains."""
+        return tuple(task for task in self.tasks if isinstance(task, DispatchTask))
+
+    def work_modes(self, task: DivisibleTask) -> tuple[Mode, ...]:
+        """The modes of a divisible task that fit the pool; a token of theirs is a unit."""
+        return tuple(self._work_mode(mode) for mode in task.modes if mode.gpus <= self.pool_gpus)
+
+    def _work_mode(self, mode: WorkMode) -> Mode:
+        added_mw = self.pue * mode.gpus * (mode.gpu_w - self.gpu.unallocated_w) / 1e6
+        return Mode(
+            label=mode.name,
+            gpus=mode.gpus,
+            tokens_per_s=mode.units_per_h / 3600,
+            training_increment_mw=added_mw,
+            restoring_increment_mw=added_mw,
+        )
+
     def modes(self, task: DispatchTask) -> tuple[ParallelMode, ...]:
-        """The modes a plan may choose from."""
+        """The modes of a pre-training task that a plan may choose from."""
         usable = self.catalogue(task).modes
         return pareto_front(usable) if task.modes == "pareto" else usable
 
@@ -369,6 +455,12 @@ def _check_lists(scenario: DispatchScenario) -> Iterator[Problem]:
 
 def _check_modes(scenario: DispatchScenario) -> Iterator[Problem]:
     for index, task in enumerate(scenario.dispatch.tasks):
+        if isinstance(task, DivisibleTask):
+            if not scenario.dispatch.work_modes(task):
+                smallest = min(mode.gpus for mode in task.modes)
+                rule = f"every mode needs more than the pool's {scenario.dispatch.pool_gpus:,} GPUs"
+                yield Problem(f"dispatch.tasks[{index}].modes", f"{rule} (smallest {smallest:,}); add GPUs")
+            continue
         catalogue = scenario.dispatch.catalogue(task)
         if not catalogue.modes:
             counts = {rejection.rule: catalogue.rejected(rejection.rule) for rejection in catalogue.rejections}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 
 from curtailsim.dispatch import DispatchProblem, Floats, Plan
 from curtailsim.dispatch_clock import Pool
-from curtailsim.dispatch_planner import Money, money, priced
+from curtailsim.dispatch_planner import Money, OtherCosts, gpu_value_steps, money, priced
 from curtailsim.metrics import (
     RunTables,
     account_table,
@@ -69,7 +70,7 @@ class _Curves:
 
     def __init__(self, pool: Pool, intervals: pd.DataFrame, account: pd.DataFrame) -> None:
         self.recorder = pool.recorder
-        self.tokens_per_step = {task.name: task.shape.tokens_per_step for task in pool.scenario.dispatch.tasks}
+        self.tokens_per_step = _tokens_per_step(pool)
         self.ends = np.concatenate([[0.0], intervals.end_s])
         penalty = pool.scenario.dispatch.curtailment_per_mwh / 1000
         series = {
@@ -95,17 +96,23 @@ class _Curves:
         return steps * self.tokens_per_step[task]
 
 
+def _tokens_per_step(pool: Pool) -> dict[str, int]:
+    """Tokens of a step, by task; a unit of a divisible task trains none."""
+    trained = {task.name: task.shape.tokens_per_step for task in pool.scenario.dispatch.pretraining}
+    return {name: trained.get(name, 0) for name in pool.tasks}
+
+
 def _training_summary(pool: Pool, loss: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, Any]:
     """Steps, tokens and losses of all tasks together, and of each."""
     segments = pool.recorder.segments
-    shapes = {task.name: task.shape for task in pool.scenario.dispatch.tasks}
+    tokens_per_step = _tokens_per_step(pool)
     by_task = {}
     for name, task in pool.tasks.items():
         own, held_out = loss[loss.site == name], rounds[rounds.sites == name].eval_loss.dropna()
         steps = sum(segment.steps for segment in segments if segment.site == name)
         by_task[name] = {
             "steps": steps,
-            "tokens": steps * shapes[name].tokens_per_step,
+            "tokens": steps * tokens_per_step[name],
             "real_steps": task.real_steps,
             "loss_initial": _edge(own.loss, 0),
             "loss_final": _edge(own.loss, -1),
@@ -175,8 +182,11 @@ def _dispatch_summary(pool: Pool, intervals: pd.DataFrame) -> dict[str, Any]:
     return {
         "cost": realised.cost,
         "energy_cost": realised.energy_cost,
+        "opportunity_cost": realised.opportunity_cost,
+        "held_gpu_h": float(_held_gpu_h(pool, [0, pool.scenario.horizon_ms / 1000]).sum()),
         "restart_cost": realised.cost
         - realised.energy_cost
+        - realised.opportunity_cost
         - pool.scenario.dispatch.curtailment_per_mwh * realised.curtailed_mwh,
         "curtailed_mwh": realised.curtailed_mwh,
         "load_mwh": realised.load_mwh,
@@ -211,22 +221,42 @@ def _stages(pool: Pool, intervals: pd.DataFrame) -> dict[str, Money]:
     load, generation = intervals.facility_kw.to_numpy() / 1000, intervals.generation_kw.to_numpy() / 1000
     price = intervals.price_per_mwh.to_numpy()
 
-    def in_slots(problem: DispatchProblem, power: Floats, restart_cost: float) -> Money:
+    value = foreseen.gpu_value_usd_per_h()
+    promised = OtherCosts(restarts, float(value @ pool.promised_gpu_h))
+
+    def in_slots(problem: DispatchProblem, power: Floats, other: OtherCosts) -> Money:
         series = np.array(problem.price_usd_per_mwh), np.array(problem.renewable_mw)
-        return money(problem, *series, power, slot_hours, restart_cost)
+        return money(problem, *series, power, slot_hours, other)
 
     edges_h = np.arange(slots + 1) * foreseen.slot_h
     used_mwh = np.concatenate([[0.0], np.cumsum(load * hours)])
     ends_h = np.concatenate([[0.0], intervals.end_s / 3600])
     executed_mw = np.diff(np.interp(edges_h, ends_h, used_mwh)) / foreseen.slot_h
+    on_slots = OtherCosts(own_restarts, float(np.dot(value, _held_gpu_h(pool, (edges_h * 3600).tolist()))))
+    own = OtherCosts(own_restarts, _opportunity_cost(pool))
     supplied = intervals.surplus_used_kw.to_numpy() / 1000, intervals.grid_import_kw.to_numpy() / 1000
     return {
-        "planned": in_slots(foreseen, pool.promised_mw, restarts),
-        "forecast_error": in_slots(actual, pool.promised_mw, restarts),
-        "deviations": in_slots(actual, executed_mw, own_restarts),
-        "slot_averaging": money(actual, price, generation, load, hours, own_restarts),
-        "realised": priced(actual, price, generation, *supplied, hours, own_restarts),
+        "planned": in_slots(foreseen, pool.promised_mw, promised),
+        "forecast_error": in_slots(actual, pool.promised_mw, promised),
+        "deviations": in_slots(actual, executed_mw, on_slots),
+        "slot_averaging": money(actual, price, generation, load, hours, own),
+        "realised": priced(actual, price, generation, *supplied, hours, own),
     }
+
+
+def _held_gpu_h(pool: Pool, edges_s: Sequence[float]) -> Floats:
+    """GPU-hours that tasks held between neighbouring times."""
+    edges, held = np.asarray(edges_s, float), np.zeros(len(edges_s) - 1)
+    for _, start_s, end_s, _, _, gpus, _ in pool.task_rows:
+        held += gpus * np.diff(np.clip(edges, start_s, end_s)) / 3600
+    return held
+
+
+def _opportunity_cost(pool: Pool) -> float:
+    """What others would have paid for the GPUs held, at the value of every instant. [currency]"""
+    value = gpu_value_steps(pool.scenario)
+    edges_s = [time_ms / 1000 for time_ms in (*value.times_ms, pool.scenario.horizon_ms)]
+    return float(np.dot(value.values, _held_gpu_h(pool, edges_s)))
 
 
 def _differences(stages: dict[str, Money]) -> dict[str, dict[str, float]]:

@@ -229,7 +229,8 @@ def check_learner(scenario: Scenario | DispatchScenario) -> dict[str, str]:
     if isinstance(scenario, DispatchScenario):
         from curtailsim.training.tasks import check_learners
 
-        return check_learners(scenario.training.learner, [task.name for task in scenario.dispatch.tasks], scenario.seed)
+        names = [task.name for task in scenario.dispatch.pretraining]
+        return check_learners(scenario.training.learner, names, scenario.seed)
     from curtailsim.training.build import check_learner as check
 
     return check(scenario)

@@ -627,7 +627,7 @@ def _got(value: Any) -> str:
     return f" (got {value.isoformat() if isinstance(value, date) else repr(value):.60})"
 
 
-UNION_TAGS = ("custom", "parts", "columns")
+UNION_TAGS = ("custom", "parts", "columns", "pretraining")
 """Tags pydantic puts into a location that stand for no key of the file."""
 
 
