@@ -366,9 +366,9 @@ def test_one_site_is_the_ordinary_scenario() -> None:
     assert found.plan.moves == ()
 
 
-def test_results_folder_report_and_plan_file(tmp_path: Path) -> None:
-    """Moved or not, the model is the same, bit for bit; a plan can be executed again from its file."""
-    scenario = load(TWO, [TINY, "training.stride=500"])
+def test_results_folder_and_report(tmp_path: Path) -> None:
+    """Moved or not, the model is the same, and the report says what moving is worth."""
+    scenario = load(TWO, [TINY, "training.stride=2000"])
     folder = run(scenario, tmp_path / "day")
     summary = folder.summary
     assert summary["system"] == "dispatch_centres" and folder.runs == [OPTIMUM, FIXED_PLACEMENT]
@@ -382,16 +382,17 @@ def test_results_folder_report_and_plan_file(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["report", str(folder.path)]).output
     for text in ("Value of coordination: 53.00", "dispatch_plan, east", "94.3", "10,000 Mbit/s"):
         assert text in shown
-    plan = folder.path / OPTIMUM / "plan.json"
-    again = run(load(TWO, [TINY, "training.stride=500", f"policy.plan={plan}"]), tmp_path / "file")
-    tables = [pd.read_csv(made.path / OPTIMUM / "intervals.csv") for made in (folder, again)]
-    assert tables[0].equals(tables[1])
 
 
 def test_same_scenario_same_bytes(tmp_path: Path) -> None:
-    """Twice the same digest."""
-    digests = [run(centres(), tmp_path / name).summary["digest"] for name in ("once", "twice")]
-    assert digests[0] == digests[1]
+    """Twice the same digest, and the same ledger when the plan is read from its file."""
+    once, twice = (run(centres(), tmp_path / name) for name in ("once", "twice"))
+    assert once.summary["digest"] == twice.summary["digest"]
+    plan = once.path / OPTIMUM / "plan.json"
+    again = simulate(centres(f"policy.plan={plan}"), DispatchRun(OPTIMUM))[OPTIMUM]
+    ledger = pd.read_csv(once.path / OPTIMUM / "intervals.csv")
+    assert again.intervals.facility_kw.tolist() == pytest.approx(ledger.facility_kw.tolist())
+    assert again.intervals.end_s.tolist() == ledger.end_s.tolist()
 
 
 def test_without_a_plan_that_stays_the_reason_is_told(tmp_path: Path) -> None:
