@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import simpy
@@ -36,6 +36,27 @@ def to_ms(hours: float) -> int:
     return round(hours * 3_600_000)
 
 
+class Host(Protocol):
+    """What a task needs of the place it runs in: a clock, a record, and a ledger that is told of its power."""
+
+    env: Clock
+    recorder: Recorder
+    task_rows: list[tuple[Any, ...]]
+    trained: set[str]
+
+    def event(self, event: str, site: str, number: int = 0, detail: str = "") -> None:
+        """Something happened to a task."""
+
+    def until(self, time_ms: int) -> Process:
+        """Wait until a time of the clock."""
+
+    def power_changed(self) -> None:
+        """A task's power has changed."""
+
+    def interrupted(self, run: Run, done: int) -> None:
+        """A run has lost the segment it was in."""
+
+
 class TaskOnClock:
     """One task's life on the clock; a step of a divisible task is one of its units.
 
@@ -51,7 +72,7 @@ class TaskOnClock:
         phase: waiting, restoring, training or checkpointing.
     """
 
-    def __init__(self, pool: Pool, task: Task, total_steps: int, learner: Any) -> None:
+    def __init__(self, pool: Host, task: Task, total_steps: int, learner: Any) -> None:
         self.pool, self.task, self.total_steps, self.learner = pool, task, total_steps, learner
         self.done, self.done_in_run, self.restarts = 0, 0, 0
         self.run: Run | None = None
@@ -194,9 +215,9 @@ class Pool:
         self.task_rows: list[tuple[Any, ...]] = []
         problem = planner.foreseen
         self.trained = {task.name for task in scenario.dispatch.pretraining}
-        learners = _learners(scenario)
+        learners = make_learners(scenario)
         self.tasks = {
-            task.name: TaskOnClock(self, task, _total_steps(scenario, task), learners.get(task.name))
+            task.name: TaskOnClock(self, task, total_steps(scenario, task), learners.get(task.name))
             for task in problem.tasks
         }
         self.pending: list[Run] = []
@@ -222,7 +243,7 @@ class Pool:
         self.power_changed()
         first = self._first_plan()
         self.env.process(self._follow(first))
-        self.env.process(_operate(self.env, self.microgrid))
+        self.env.process(operate(self.env, self.microgrid))
         for failure in self.scenario.sites[0].failures:
             self.env.process(self._fail(failure))
         self.env.run(until=settle(self.env, AT_THE_END, self.scenario.horizon_ms))
@@ -384,21 +405,23 @@ class Pool:
         self.watcher(self.name, self.env.now, recorder, 0)
 
 
-def _operate(env: Clock, microgrid: SiteMicrogrid) -> Process:
+def operate(env: Clock, microgrid: SiteMicrogrid) -> Process:
     """The ledger as a process: wait for its next change point, advance, and again."""
     while env.now < microgrid.horizon_ms:
         yield env.timeout(microgrid.wake_ms - env.now)
         microgrid.advance(env.now)
 
 
-def _total_steps(scenario: DispatchScenario, task: Task) -> int:
+def total_steps(scenario: DispatchScenario, task: Task) -> int:
+    """Virtual optimiser steps of a task's tranches."""
     spec = next(spec for spec in scenario.dispatch.tasks if spec.name == task.name)
     if isinstance(spec, DivisibleTask):
         return task.segments
     return max(1, round(task.tokens / spec.shape.tokens_per_step))
 
 
-def _learners(scenario: DispatchScenario) -> dict[str, Any]:
+def make_learners(scenario: DispatchScenario) -> dict[str, Any]:
+    """The real learner of every task; none where only tokens are counted."""
     spec = scenario.training.learner
     if isinstance(spec, TokensOnly):
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from curtailsim.dispatch import DispatchProblem, Floats, Plan
-from curtailsim.dispatch_clock import Pool
+from curtailsim.dispatch_clock import Pool, TaskOnClock
 from curtailsim.dispatch_planner import Money, OtherCosts, gpu_value_steps, money, priced
+from curtailsim.dispatch_scenario import Dispatch
 from curtailsim.metrics import (
     RunTables,
     account_table,
@@ -23,6 +24,7 @@ from curtailsim.metrics import (
     state_hours,
     totals_of,
 )
+from curtailsim.recorder import Recorder, Segment
 from curtailsim.scenario import Accounting
 
 TASK_COLUMNS = ["task", "start_s", "end_s", "phase", "mode", "gpus", "increment_kw"]
@@ -36,7 +38,7 @@ def tables(pool: Pool) -> RunTables:
     intervals = interval_table(pool.microgrid)
     accounting = Accounting(surplus_price_per_mwh=rules.renewable_per_mwh)
     account = account_table(intervals, accounting)
-    curves = _Curves(pool, intervals, account)
+    curves = Curves(recorder, rules, intervals, account)
     events = pd.DataFrame(
         [(ms / 1000, event, site, number or None, detail) for ms, event, site, number, detail in recorder.events],
         columns=["time_s", "event", "site", "round", "detail"],
@@ -51,7 +53,8 @@ def tables(pool: Pool) -> RunTables:
     totals = {**totals_of(account), "sites": {pool.site_name: totals_of(account)}}
     totals["sites"][pool.site_name]["hours"] = state_hours(intervals)
     totals["sites"][pool.site_name]["steps"] = sum(segment.steps for segment in recorder.segments)
-    summary = {**totals, **_training_summary(pool, loss, rounds), **_dispatch_summary(pool, intervals)}
+    training = training_summary(pool.tasks, recorder.segments, rules, loss, rounds)
+    summary = {**totals, **training, **_dispatch_summary(pool, intervals)}
     return RunTables(
         events,
         intervals,
@@ -59,32 +62,39 @@ def tables(pool: Pool) -> RunTables:
         rounds,
         segments,
         summary,
-        _weights_digest(pool),
+        weights_digest(pool.tasks),
         extra={"tasks": pd.DataFrame(sorted(pool.task_rows), columns=TASK_COLUMNS)},
         documents={"plan.json": _executed(pool).to_json(), "solver.json": _solver_log(pool)},
     )
 
 
-class _Curves:
-    """A site's cumulative energy, cost and waste, and a task's tokens, at any time."""
+class Curves:
+    """All sites' cumulative energy, cost and waste, and a task's tokens, at any time."""
 
-    def __init__(self, pool: Pool, intervals: pd.DataFrame, account: pd.DataFrame) -> None:
-        self.recorder = pool.recorder
-        self.tokens_per_step = _tokens_per_step(pool)
-        self.ends = np.concatenate([[0.0], intervals.end_s])
-        penalty = pool.scenario.dispatch.curtailment_per_mwh / 1000
-        series = {
-            "energy_kwh": account.energy_kwh,
-            "emissions_kg": account.emissions_kg,
-            "surplus_wasted_kwh": account.surplus_wasted_kwh,
-            "cost": account.cost + penalty * account.surplus_wasted_kwh,
-        }
-        self.sums = {name: np.concatenate([[0.0], values.cumsum()]) for name, values in series.items()}
+    def __init__(self, recorder: Recorder, rules: Dispatch, intervals: pd.DataFrame, account: pd.DataFrame) -> None:
+        self.recorder = recorder
+        self.tokens_per_step = _tokens_per_step(rules)
+        penalty = rules.curtailment_per_mwh / 1000
+        series = pd.DataFrame(
+            {
+                "energy_kwh": account.energy_kwh,
+                "emissions_kg": account.emissions_kg,
+                "surplus_wasted_kwh": account.surplus_wasted_kwh,
+                "cost": account.cost + penalty * account.surplus_wasted_kwh,
+            }
+        )
+        self.names = list(series)
+        self.sums = []
+        for site in intervals.site.unique():
+            here = intervals.site == site
+            ends = np.concatenate([[0.0], intervals.end_s[here]])
+            sums = {name: np.concatenate([[0.0], series[name][here].cumsum()]) for name in self.names}
+            self.sums.append((ends, sums))
 
     def extend(self, table: pd.DataFrame, task: str = "site") -> pd.DataFrame:
         """Add the curves' values at each row's time; tokens are those of the row's task."""
         times = table.time_s.to_numpy(dtype=float)
-        values = {name: np.interp(times, self.ends, sums) for name, sums in self.sums.items()}
+        values = {name: sum(np.interp(times, ends, sums[name]) for ends, sums in self.sums) for name in self.names}
         tokens = [self._tokens(name, time) for name, time in zip(table[task], times, strict=True)]
         return table.assign(tokens=np.array(tokens, dtype=np.int64), **values)
 
@@ -96,18 +106,19 @@ class _Curves:
         return steps * self.tokens_per_step[task]
 
 
-def _tokens_per_step(pool: Pool) -> dict[str, int]:
+def _tokens_per_step(rules: Dispatch) -> dict[str, int]:
     """Tokens of a step, by task; a unit of a divisible task trains none."""
-    trained = {task.name: task.shape.tokens_per_step for task in pool.scenario.dispatch.pretraining}
-    return {name: trained.get(name, 0) for name in pool.tasks}
+    trained = {task.name: task.shape.tokens_per_step for task in rules.pretraining}
+    return {task.name: trained.get(task.name, 0) for task in rules.tasks}
 
 
-def _training_summary(pool: Pool, loss: pd.DataFrame, rounds: pd.DataFrame) -> dict[str, Any]:
+def training_summary(
+    tasks: Mapping[str, TaskOnClock], segments: list[Segment], rules: Dispatch, loss: pd.DataFrame, rounds: pd.DataFrame
+) -> dict[str, Any]:
     """Steps, tokens and losses of all tasks together, and of each."""
-    segments = pool.recorder.segments
-    tokens_per_step = _tokens_per_step(pool)
+    tokens_per_step = _tokens_per_step(rules)
     by_task = {}
-    for name, task in pool.tasks.items():
+    for name, task in tasks.items():
         own, held_out = loss[loss.site == name], rounds[rounds.sites == name].eval_loss.dropna()
         steps = sum(segment.steps for segment in segments if segment.site == name)
         by_task[name] = {
@@ -274,8 +285,9 @@ def _differences(stages: dict[str, Money]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _weights_digest(pool: Pool) -> str | None:
-    learners = {name: task.learner for name, task in pool.tasks.items() if task.learner is not None}
+def weights_digest(tasks: Mapping[str, TaskOnClock]) -> str | None:
+    """SHA-256 of the final weights of all learners; None without one."""
+    learners = {name: task.learner for name, task in tasks.items() if task.learner is not None}
     if not learners:
         return None
     total = hashlib.sha256()

@@ -25,6 +25,7 @@ from typing import Any
 import pandas as pd
 
 from curtailsim import simulation
+from curtailsim.dispatch_centres_scenario import CentresScenario
 from curtailsim.dispatch_planner import OPTIMUM
 from curtailsim.dispatch_scenario import DispatchScenario
 from curtailsim.energy.signals import scenario_signals
@@ -149,6 +150,10 @@ def run(
 
 def _engine(scenario: Scenario | DispatchScenario) -> Any:
     """The module that plans and simulates a scenario of this kind."""
+    if isinstance(scenario, CentresScenario):
+        from curtailsim import dispatch_centres_run
+
+        return dispatch_centres_run
     if isinstance(scenario, DispatchScenario):
         from curtailsim import dispatch_run
 
@@ -157,7 +162,11 @@ def _engine(scenario: Scenario | DispatchScenario) -> Any:
 
 
 def _draw(folder: Path, scenario: Scenario | DispatchScenario, tables: dict[str, RunTables]) -> None:
-    if isinstance(scenario, DispatchScenario):
+    if isinstance(scenario, CentresScenario):
+        from curtailsim import dispatch_centres_plots
+
+        dispatch_centres_plots.draw(folder, scenario, tables)
+    elif isinstance(scenario, DispatchScenario):
         from curtailsim import dispatch_plots
 
         dispatch_plots.draw(folder, scenario, tables)

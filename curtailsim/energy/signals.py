@@ -125,7 +125,11 @@ def site_signals(site: Any, start: datetime, horizon_ms: int, plant_kw: float | 
 def scenario_signals(scenario: Any) -> dict[str, SiteSignals]:
     """The signals of every site of a scenario of any kind, by the site's name."""
     plant_kw = getattr(scenario, "plant_kw", None)
-    return {site.name: site_signals(site, scenario.start, scenario.horizon_ms, plant_kw) for site in scenario.sites}
+    own_kw = getattr(scenario, "plants_kw", {})
+    return {
+        site.name: site_signals(site, scenario.start, scenario.horizon_ms, own_kw.get(site.name, plant_kw))
+        for site in scenario.sites
+    }
 
 
 def mci_rows(site: Site) -> tuple[Any, Any]:
