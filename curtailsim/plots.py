@@ -213,6 +213,8 @@ def _losses(path: Path, tables: dict[str, RunTables]) -> None:
         axis.set_xlabel(label, fontsize=8)
     axes[0].set_ylabel("held-out loss [nats per byte]", fontsize=8)
     axes[0].legend(fontsize=6)
+    perplexity = axes[-1].secondary_yaxis("right", functions=(np.exp, lambda value: np.log(np.maximum(value, 1e-9))))
+    perplexity.set_ylabel("perplexity per byte, exp(loss)", fontsize=8)
     figure.tight_layout()
     _save(figure, path)
 
