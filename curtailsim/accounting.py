@@ -21,7 +21,6 @@ from curtailsim.scenario import Sampled, Scenario, Site
 
 Floats = npt.NDArray[np.float64]
 Figures = dict[str, float | None]
-KEYS = ("energy_kwh", "emissions_kg", "curtailed_share")
 
 
 def methods(
@@ -65,9 +64,8 @@ def _exact(scenario: Scenario, intervals: pd.DataFrame) -> Figures:
         curtailed = (intervals.surplus_used_kw + from_storage) * (intervals.end_s - intervals.start_s) / 3600
     else:
         curtailed = pd.Series([np.nan])
-    return _figures(
-        float(kwh.sum()), float((kwh * intervals.mci_g_per_kwh).sum(skipna=False) / 1000), float(curtailed.sum())
-    )
+    emissions_kg = (kwh * intervals.mci_g_per_kwh).sum(skipna=False) / 1000
+    return _figures(float(kwh.sum()), float(emissions_kg), float(curtailed.sum(skipna=False)))
 
 
 def _sampled(

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from curtailsim.dispatch_planner import OPTIMUM
-from curtailsim.dispatch_report import number, percent
+from curtailsim.dispatch_report import percent, titled_table
+from curtailsim.report import number
 from curtailsim.results import Results
 
 
@@ -23,18 +24,11 @@ def parts(results: Results) -> Iterator[RenderableType]:
     yield from _notes(results)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=not index)
-    return table
-
-
 def _runs(summary: dict[str, Any]) -> Table:
     currency = summary["currency"] or "cost"
     columns = (f"cost\n[{currency}]", "cost\nplanned", "curtailed\n[MWh]", "energy\n[MWh]", "green\nshare")
     title = f"{summary['scenario']}: executed on one clock, same tokens"
-    table = _table(title, "run", *columns, "restarts", "moves", "moved\n[GB]", "transfers\n[MWh]")
+    table = titled_table(title, "run", *columns, "restarts", "moves", "moved\n[GB]", "transfers\n[MWh]")
     for name, run in summary["runs"].items():
         table.add_row(
             name,
@@ -53,7 +47,7 @@ def _runs(summary: dict[str, Any]) -> Table:
 
 def _sites(summary: dict[str, Any]) -> Table:
     columns = ("cost", "energy\n[MWh]", "curtailed\n[MWh]", "green\nshare", "segments", "peak\n[MW]")
-    table = _table("Site by site", "run, site", *columns)
+    table = titled_table("Site by site", "run, site", *columns)
     for name, run in summary["runs"].items():
         for site, found in run["sites"].items():
             table.add_row(
@@ -70,7 +64,9 @@ def _sites(summary: dict[str, Any]) -> Table:
 
 def _tasks(summary: dict[str, Any]) -> Table:
     run = summary["runs"][OPTIMUM]
-    table = _table(f"{OPTIMUM}, by task", "task", "segments", "restarts", "moves", "loss\n[nats/B]", "sites and modes")
+    table = titled_table(
+        f"{OPTIMUM}, by task", "task", "segments", "restarts", "moves", "loss\n[nats/B]", "sites and modes"
+    )
     table.columns[-1].justify = "left"
     for name, modes in run["modes"].items():
         table.add_row(

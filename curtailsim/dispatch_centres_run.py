@@ -21,9 +21,12 @@ from curtailsim.dispatch_tables import AGREEMENT, TASK_COLUMNS, Curves, training
 from curtailsim.metrics import (
     RunTables,
     account_table,
+    event_table,
     interval_table,
+    loss_table,
     ratio,
     round_table,
+    segment_table,
     state_hours,
     totals_of,
 )
@@ -115,17 +118,10 @@ def tables(centres: Centres) -> RunTables:
     intervals = pd.concat([interval_table(m) for m in centres.microgrids.values()], ignore_index=True)
     account = account_table(intervals, Accounting(surplus_price_per_mwh=rules.renewable_per_mwh))
     curves = Curves(recorder, rules, intervals, account)
-    events = pd.DataFrame(
-        [(ms / 1000, event, site, number or None, detail) for ms, event, site, number, detail in recorder.events],
-        columns=["time_s", "event", "site", "round", "detail"],
-    ).astype({"round": "Int64"})
-    losses = [(ms / 1000, site, number, step, value) for ms, site, number, step, value in sorted(recorder.losses)]
-    loss = curves.extend(pd.DataFrame(losses, columns=["time_s", "site", "round", "step", "loss"]))
+    events = event_table(recorder, {})
+    loss = curves.extend(loss_table(recorder, {}))
     rounds = curves.extend(round_table(recorder, {}), "sites")
-    segments = pd.DataFrame(
-        [(s.site, s.round, s.start_ms / 1000, s.step_ms / 1000, s.steps) for s in recorder.segments],
-        columns=["site", "round", "start_s", "step_s", "steps"],
-    )
+    segments = segment_table(recorder, {})
     tasks = pd.DataFrame(sorted(centres.task_rows), columns=[*TASK_COLUMNS, "site"])
     training = training_summary(centres.tasks, recorder.segments, rules, loss, rounds)
     summary = {**totals_of(account), **training, **_summary(centres, intervals, account, tasks)}

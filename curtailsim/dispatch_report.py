@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from curtailsim import report
 from curtailsim.dispatch_planner import OPTIMUM
+from curtailsim.report import number
 from curtailsim.results import Results
 
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A number for people; n/a where there is none."""
-    return "n/a" if value is None else f"{value:,.{digits}f}"
-
-
-def percent(value: float | None, digits: int = 2) -> str:
-    """A share in percent; n/a where there is none."""
-    return "n/a" if value is None else f"{100 * value:.{digits}f} %"
+percent = partial(report.percent, digits=2)
 
 
 def parts(results: Results) -> Iterator[RenderableType]:
@@ -34,10 +30,11 @@ def parts(results: Results) -> Iterator[RenderableType]:
     yield from _notes(results)
 
 
-def _table(title: str, *columns: str) -> Table:
+def titled_table(title: str, *columns: str) -> Table:
+    """A table whose first column is text and whose others are numbers."""
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=not index)
+        table.add_column(escape(column), justify="right" if index else "left", no_wrap=not index)
     return table
 
 
@@ -49,7 +46,7 @@ def _shared(summary: dict[str, Any]) -> bool:
 def _runs(summary: dict[str, Any]) -> Table:
     """Executed plans side by side; savings are those of the dispatched plan."""
     currency = summary["currency"] or "cost"
-    table = _table(
+    table = titled_table(
         f"{summary['scenario']}: executed on one clock, same tokens",
         "run",
         f"cost\n[{currency}]",
@@ -88,7 +85,9 @@ def _runs(summary: dict[str, Any]) -> Table:
 def _comparators(summary: dict[str, Any]) -> Table:
     """What other views of training promise; none of them can be carried out but the heuristic."""
     title = "What other views of training promise, against the dispatched plan (as planned, in % of the cost of fixed)"
-    table = _table(title, "view", "cost", "promised cut", "overstated by\n[% points]", "curtailed\n[MWh]", "meaning")
+    table = titled_table(
+        title, "view", "cost", "promised cut", "overstated by\n[% points]", "curtailed\n[MWh]", "meaning"
+    )
     table.columns[-1].justify = "left"
     for name, found in sorted(summary["comparators"].items(), key=lambda item: item[1]["cost"] or 0):
         overstated = found.get("overstated")
@@ -115,7 +114,7 @@ MEANING = {
 def _differences(summary: dict[str, Any]) -> Table:
     """Planned to realised, one cause at a time."""
     run = summary["runs"][OPTIMUM]
-    table = _table(f"{OPTIMUM}: from the plan to the clock, by cause", "cause", "cost", "curtailed [MWh]")
+    table = titled_table(f"{OPTIMUM}: from the plan to the clock, by cause", "cause", "cost", "curtailed [MWh]")
     table.add_row("planned on slots", number(run["planned"]["cost"]), number(run["planned"]["curtailed_mwh"], 3))
     for cause, found in run["differences"].items():
         table.add_row(cause.replace("_", " "), f"{found['cost']:+,.2f}", f"{found['curtailed_mwh']:+.3f}")
@@ -137,7 +136,7 @@ def _tasks(results: Results) -> Table:
         "real steps",
         "loss\n[nats/B]",
     )
-    table = _table(f"{OPTIMUM}, by task", "task", *columns, "modes")
+    table = titled_table(f"{OPTIMUM}, by task", "task", *columns, "modes")
     table.columns[-1].justify = "left"
     for name, found in summary["catalogue"].items():
         training = run["tasks"][name]

@@ -18,9 +18,12 @@ from curtailsim.dispatch_scenario import Dispatch
 from curtailsim.metrics import (
     RunTables,
     account_table,
+    event_table,
     interval_table,
+    loss_table,
     ratio,
     round_table,
+    segment_table,
     state_hours,
     totals_of,
 )
@@ -39,17 +42,10 @@ def tables(pool: Pool) -> RunTables:
     accounting = Accounting(surplus_price_per_mwh=rules.renewable_per_mwh)
     account = account_table(intervals, accounting)
     curves = Curves(recorder, rules, intervals, account)
-    events = pd.DataFrame(
-        [(ms / 1000, event, site, number or None, detail) for ms, event, site, number, detail in recorder.events],
-        columns=["time_s", "event", "site", "round", "detail"],
-    ).astype({"round": "Int64"})
-    losses = [(ms / 1000, site, number, step, value) for ms, site, number, step, value in sorted(recorder.losses)]
-    loss = curves.extend(pd.DataFrame(losses, columns=["time_s", "site", "round", "step", "loss"]))
+    events = event_table(recorder, {})
+    loss = curves.extend(loss_table(recorder, {}))
     rounds = curves.extend(round_table(recorder, {}), "sites")
-    segments = pd.DataFrame(
-        [(s.site, s.round, s.start_ms / 1000, s.step_ms / 1000, s.steps) for s in recorder.segments],
-        columns=["site", "round", "start_s", "step_s", "steps"],
-    )
+    segments = segment_table(recorder, {})
     totals = {**totals_of(account), "sites": {pool.site_name: totals_of(account)}}
     totals["sites"][pool.site_name]["hours"] = state_hours(intervals)
     totals["sites"][pool.site_name]["steps"] = sum(segment.steps for segment in recorder.segments)

@@ -101,28 +101,10 @@ def make_tables(
         unknown = [m.name for m in microgrids if "generation" not in m.signals.steps]
         account.loc[intervals.site.isin(unknown), "curtailed_kwh"] = math.nan
     curves = _Curves(intervals, account, recorder.segments, tokens_per_step)
-    events = pd.DataFrame(
-        [
-            (
-                ms / 1000,
-                event,
-                _rename(site, names),
-                number or None,
-                _rename(detail, names) if event in LISTS_OF_SITES else detail,
-            )
-            for ms, event, site, number, detail in recorder.events
-        ],
-        columns=["time_s", "event", "site", "round", "detail"],
-    ).astype({"round": "Int64"})
-    loss = curves.extend(
-        pd.DataFrame(
-            [
-                (ms / 1000, _rename(site, names), number, step, value)
-                for ms, site, number, step, value in sorted(recorder.losses)
-            ],
-            columns=["time_s", "site", "round", "step", "loss"],
-        )
-    )[["time_s", "site", "round", "step", "tokens", "loss", "energy_kwh", "emissions_kg", "surplus_wasted_kwh"]]
+    events = event_table(recorder, names)
+    loss = curves.extend(loss_table(recorder, names))[
+        ["time_s", "site", "round", "step", "tokens", "loss", "energy_kwh", "emissions_kg", "surplus_wasted_kwh"]
+    ]
     rounds = curves.extend(round_table(recorder, names))
     summary = _summarise_sites(intervals, account, accounting)
     summary.update(_summarise_training(recorder, loss, rounds, tokens_per_step, eval_loss_initial, real_steps))
@@ -132,10 +114,7 @@ def make_tables(
         own = [s for s in recorder.segments if names[s.site] == site]
         values["steps"] = sum(s.steps for s in own)
         values["hours"] = state_hours(intervals[intervals.site == site])
-    segments = pd.DataFrame(
-        [(names[s.site], s.round, s.start_ms / 1000, s.step_ms / 1000, s.steps) for s in recorder.segments],
-        columns=["site", "round", "start_s", "step_s", "steps"],
-    )
+    segments = segment_table(recorder, names)
     return RunTables(events, intervals, loss, rounds, segments, summary, weights_sha256)
 
 
@@ -236,6 +215,37 @@ def state_hours(intervals: pd.DataFrame) -> dict[str, float]:
     """Time in each state. [h]"""
     hours = (intervals.end_s - intervals.start_s) / 3600
     return {state: math.fsum(hours[intervals.state == state]) for state in STATES}
+
+
+def event_table(recorder: Recorder, names: dict[str, str]) -> pd.DataFrame:
+    """Events, times in seconds, sites as this run calls them."""
+    rows = [
+        (
+            ms / 1000,
+            event,
+            _rename(site, names),
+            number or None,
+            _rename(detail, names) if event in LISTS_OF_SITES else detail,
+        )
+        for ms, event, site, number, detail in recorder.events
+    ]
+    table = pd.DataFrame(rows, columns=["time_s", "event", "site", "round", "detail"])
+    return table.astype({"round": "Int64"})
+
+
+def loss_table(recorder: Recorder, names: dict[str, str]) -> pd.DataFrame:
+    """Real steps in the order of time, times in seconds."""
+    rows = [
+        (ms / 1000, _rename(site, names), number, step, value)
+        for ms, site, number, step, value in sorted(recorder.losses)
+    ]
+    return pd.DataFrame(rows, columns=["time_s", "site", "round", "step", "loss"])
+
+
+def segment_table(recorder: Recorder, names: dict[str, str]) -> pd.DataFrame:
+    """Training segments, times in seconds."""
+    rows = [(_rename(s.site, names), s.round, s.start_ms / 1000, s.step_ms / 1000, s.steps) for s in recorder.segments]
+    return pd.DataFrame(rows, columns=["site", "round", "start_s", "step_s", "steps"])
 
 
 def round_table(recorder: Recorder, names: dict[str, str]) -> pd.DataFrame:

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.markup import escape
 from rich.table import Table
 
+from curtailsim.accounting import spread
 from curtailsim.metrics import ratio
+from curtailsim.report import percent
 from curtailsim.results import Results
 from curtailsim.spec import Problem, ScenarioError
 
@@ -156,7 +159,7 @@ def _cells(results: Results, name: str) -> list[list[str]]:
 def _figures_table(results: Results, name: str) -> Table:
     table = Table(title=f"Ours beside {published(name)['source']}", title_justify="left")
     for title in ("run", "quantity", "unit", "printed", "recomputed", "ours", "difference"):
-        table.add_column(title, justify="left" if title in ("run", "quantity", "unit") else "right")
+        table.add_column(escape(title), justify="left" if title in ("run", "quantity", "unit") else "right")
     for cells in _cells(results, name):
         table.add_row(*cells)
     return table
@@ -165,7 +168,7 @@ def _figures_table(results: Results, name: str) -> Table:
 def _events_table(results: Results, name: str) -> Table:
     table = Table(title="Events of the published log", title_justify="left")
     for title in ("event", "published", "ours"):
-        table.add_column(title, justify="left" if title == "event" else "right")
+        table.add_column(escape(title), justify="left" if title == "event" else "right")
     counts = results.events().event.value_counts()
     for event, count in published(name)["events"].items():
         table.add_row(event, str(count), str(int(counts.get(event, 0))))
@@ -176,7 +179,7 @@ def _spread_table(results: Results) -> Table:
     table = Table(title="The same run by every accounting method", title_justify="left")
     titles = ("run", "method", "energy [kWh]", "emissions [kg]", "curtailed share [%]")
     for title in titles:
-        table.add_column(title, justify="left" if title in titles[:2] else "right")
+        table.add_column(escape(title), justify="left" if title in titles[:2] else "right")
     for run, summary in results.summary["runs"].items():
         for method, values in summary["methods"].items():
             share = values["curtailed_share"]
@@ -186,6 +189,8 @@ def _spread_table(results: Results) -> Table:
                 _cell(share and 100 * share, "%"),
             )
             table.add_row(run, method, *cells)
+        apart = [spread(summary["methods"], key) for key in ("energy_kwh", "emissions_kg")]
+        table.add_row(run, "largest over smallest", *(percent(value) for value in apart), "", end_section=True)
     return table
 
 
@@ -205,16 +210,16 @@ def _loss_tables(results: Results, name: str) -> list[Table]:
         "ours final, held-out",
     )
     for title in titles:
-        table.add_column(title, justify="left" if title == "run" else "right")
+        table.add_column(escape(title), justify="left" if title == "run" else "right")
     for run, values in known["perplexity"].items():
         if run in results.runs:
             curve = np.exp(smoothed(results.loss(run).loss))
             held_out = results.summary["runs"][run]["eval_loss_final"]
             ours = (float(curve.min()), float(curve.iloc[-1]), float(np.exp(held_out)))
             table.add_row(run, f"{values['best']:.2f}", f"{values['final']:.2f}", *(f"{value:.3f}" for value in ours))
-    saw = Table(title="Saw-tooth: change of the training loss at an averaging [nats]", title_justify="left")
+    saw = Table(title=escape("Saw-tooth: change of the training loss at an averaging [nats]"), title_justify="left")
     for title in ("rounds", "published", "ours", "standard error", "boundaries"):
-        saw.add_column(title, justify="right")
+        saw.add_column(escape(title), justify="right")
     for group in known["sawtooth"]:
         fall, error, count = sawtooth(results, *group["rounds"])
         first, last = group["rounds"]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from curtailsim.accounting import methods, spread
-from curtailsim.scenario import Scenario, load
+from curtailsim.scenario import Accounting, Scenario, load
 
 
 def scenario(tmp_path: Path, **notebook: object) -> Scenario:
@@ -114,3 +114,11 @@ def test_spread_is_the_largest_over_the_smallest() -> None:
     found = {"a": {"x": 1.0}, "b": {"x": 1.05}, "c": {"x": None}}
     assert 0.05 == pytest.approx(spread(found, "x"))
     assert spread(found, "y") is None
+
+
+def test_a_share_that_nothing_is_known_of_is_not_zero(tmp_path: Path) -> None:
+    """By physical surplus, a site without generation data has none."""
+    asked = scenario(tmp_path)
+    physical = asked.model_copy(update={"accounting": Accounting()})
+    found = methods(physical, list(physical.sites), INTERVALS, EVENTS, SEGMENTS)
+    assert {None} == {figures["curtailed_share"] for figures in found.values()}
