@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -343,7 +344,10 @@ def _mistakes() -> Iterator[_UnderWay]:
     from curtailsim.spec import ScenarioError
 
     under_way = _UnderWay()
+    _asked_to_stop.clear()
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+        signal.signal(signal.SIGINT, _interrupt)
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # a user's own modules, as with `python -m`
     try:
@@ -412,7 +416,12 @@ def _generator_mistakes() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+_asked_to_stop = Event()
+
+
 def _interrupt(*_: Any) -> None:
+    """Stop here; and at the next sign of progress, should some library's import swallow it."""
+    _asked_to_stop.set()
     raise KeyboardInterrupt
 
 
@@ -444,6 +453,8 @@ def _progress(scenario: Scenario, hidden: bool) -> Iterator[tuple[Any, Any]]:
                 tasks[name] = progress.add_task(name, total=1.0, info="", start=False)
 
         def watcher(name: str, now_ms: int, recorder: Recorder, steps: int) -> None:
+            if _asked_to_stop.is_set():
+                raise KeyboardInterrupt
             task = tasks[name]
             if not progress.tasks[task].started:
                 progress.start_task(task)
