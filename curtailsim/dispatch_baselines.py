@@ -1,4 +1,4 @@
-"""What is a plan of `dispatch.solve` worth, and how much do simpler views of training overstate or miss?
+"""What is a plan of `dispatch_solver.solve` worth, and how much do simpler views of training overstate or miss?
 
 Two kinds of comparison.  *Plans* that a simpler operator could carry out cost at least as much as the optimum: the
 flat plans `fixed` and `fixed_best`, `pause_only` (one mode per task) and `mode_only` (no waiting).  *Relaxations*
@@ -20,26 +20,18 @@ from typing import Literal
 
 import numpy as np
 
-from curtailsim.dispatch import (
-    DispatchProblem,
-    FlatPlan,
-    LinearProgram,
-    Mode,
-    Plan,
+from curtailsim.dispatch import DispatchProblem, Mode, Plan, Supply, Task, evaluate, run_arcs
+from curtailsim.dispatch_heuristic import FlatPlan, flat_plans, heuristic
+from curtailsim.dispatch_solver import (
     Solution,
-    Supply,
-    Task,
     add_supply,
     build_run_model,
-    evaluate,
     explain_infeasibility,
-    flat_plans,
-    heuristic,
     relative_gap_of,
-    run_arcs,
     solve,
     solve_without_waiting,
 )
+from curtailsim.linear_program import LinearProgram
 from curtailsim.spec import Problem, ScenarioError
 
 # ----------------------------------------------------------------------------- plans a simpler operator could run

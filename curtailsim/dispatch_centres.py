@@ -27,22 +27,17 @@ from curtailsim.dispatch import (
     DispatchProblem,
     Evaluation,
     Floats,
-    LinearProgram,
-    LinearResult,
     Plan,
-    Progress,
     Run,
     Supply,
     Task,
-    add_supply,
     audit,
-    gpu_cliques,
-    relative_gap_of,
     run_arcs,
     run_slots,
-    solver_available,
 )
 from curtailsim.dispatch import evaluate as evaluate_centre
+from curtailsim.dispatch_solver import add_supply, gpu_cliques, relative_gap_of
+from curtailsim.linear_program import LinearProgram, LinearResult, Progress, solver_available
 from curtailsim.spec import Problem, ScenarioError, Spec
 
 SOURCE = "dispatch problem"

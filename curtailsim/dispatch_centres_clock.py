@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from curtailsim.clock import AT_THE_END, Clock, Process, settle
-from curtailsim.dispatch import Progress, Run
+from curtailsim.dispatch import Run
 from curtailsim.dispatch_centres import (
     Centre,
     CentresPlan,
@@ -27,6 +27,7 @@ from curtailsim.dispatch_centres_scenario import CentresScenario
 from curtailsim.dispatch_clock import STATES, TaskOnClock, Watcher, make_learners, operate, to_ms, total_steps
 from curtailsim.dispatch_planner import OPTIMUM, actual_signals, whole_problem
 from curtailsim.energy.microgrid import SiteMicrogrid
+from curtailsim.linear_program import Progress
 from curtailsim.recorder import Recorder
 from curtailsim.spec import ScenarioError
 

@@ -20,21 +20,19 @@ from curtailsim.dispatch import (
     Floats,
     Mode,
     Plan,
-    Progress,
     Run,
     Supply,
     Task,
-    build_run_model,
     evaluate,
     held_gpu_hours,
     load_and_gpus,
     remaining_problem,
     run_slots,
-    solve,
-    solver_available,
 )
 from curtailsim.dispatch_scenario import DispatchScenario, DispatchTask, DivisibleTask
+from curtailsim.dispatch_solver import build_run_model, solve
 from curtailsim.energy.signals import SiteSignals, Steps, site_signals
+from curtailsim.linear_program import Progress, solver_available
 from curtailsim.spec import Problem, ScenarioError
 
 OPTIMUM = "dispatch_plan"

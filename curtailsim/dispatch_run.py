@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from curtailsim import dispatch_baselines
-from curtailsim.dispatch import DispatchProblem, Progress, evaluate, heuristic
+from curtailsim.dispatch import DispatchProblem, evaluate
 from curtailsim.dispatch_clock import Pool, Watcher
+from curtailsim.dispatch_heuristic import heuristic
 from curtailsim.dispatch_planner import OPTIMUM, Planner, require_solver
 from curtailsim.dispatch_scenario import DispatchScenario, DivisibleTask
 from curtailsim.dispatch_tables import tables
+from curtailsim.linear_program import Progress
 from curtailsim.metrics import RunTables, ratio
 from curtailsim.spec import ScenarioError
 

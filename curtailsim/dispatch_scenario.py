@@ -67,7 +67,7 @@ class Replan(Spec):
 
 
 class DispatchPlan(Spec):
-    """Run training tasks by a plan of `dispatch.solve`.
+    """Run training tasks by a plan of `dispatch_solver.solve`.
 
     Attributes:
         plan: A plan to execute instead, a JSON file such as the `plan.json` of a results folder.

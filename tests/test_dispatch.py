@@ -13,29 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curtailsim import dispatch
+from curtailsim import dispatch_solver
 from curtailsim.dispatch import (
     DayProfile,
     DispatchProblem,
     Mode,
     Plan,
-    Progress,
     Run,
-    Solution,
     Task,
     audit,
-    best_response,
-    build_run_model,
     evaluate,
-    gpu_cliques,
-    heuristic,
     hold,
     read_day,
     remaining_problem,
     replay,
     run_arcs,
     run_increments_mw,
-    solve,
 )
 from curtailsim.dispatch_baselines import (
     anytime,
@@ -47,6 +40,9 @@ from curtailsim.dispatch_baselines import (
     mode_only,
     pause_only,
 )
+from curtailsim.dispatch_heuristic import best_response, heuristic
+from curtailsim.dispatch_solver import Solution, build_run_model, gpu_cliques, solve
+from curtailsim.linear_program import Progress
 from curtailsim.parallelism import ACCELERATORS, SHAPES, enumerate_modes, pareto_front
 from curtailsim.spec import ScenarioError
 
@@ -543,7 +539,7 @@ def test_whole_segments_can_be_what_does_not_fit() -> None:
 
 def test_without_a_solver_the_heuristic_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where HiGHS is missing the plan is good, and nothing is claimed about its bound."""
-    monkeypatch.setattr(dispatch, "solver_available", lambda: False)
+    monkeypatch.setattr(dispatch_solver, "solver_available", lambda: False)
     problem = reference(6)
     solution = solve(problem)
     assert (solution.status, solution.bound_usd) == ("heuristic", -math.inf)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from curtailsim import dispatch
+from curtailsim import dispatch_solver
 from curtailsim.cli import app
 from curtailsim.dispatch import DispatchProblem, Mode, Supply, Task, run_increments_mw
 from curtailsim.dispatch_centres import (
@@ -210,11 +210,11 @@ def test_brute_force_agrees(seed: int) -> None:
 
 
 def test_one_centre_is_the_ordinary_dispatch() -> None:
-    """The same cost as `dispatch.solve`, with two tasks that share the pool."""
+    """The same cost as `dispatch_solver.solve`, with two tasks that share the pool."""
     tasks = task("a", 1.0, 3, 50), task("b", 1.5, 2, 100)
     own = centre("campus", (50.0, 10.0, 80.0, 20.0, 30.0, 5.0), *tasks, renewable_mw=(0.5,) * 6)
     transfers = tuple(Transfer(task=name, hours=1, energy_mwh=1) for name in "ab")
-    ordinary = dispatch.solve(own.problem, relative_gap=EXACT)
+    ordinary = dispatch_solver.solve(own.problem, relative_gap=EXACT)
     found = solve(CentresProblem(centres=(own,), transfers=transfers), relative_gap=EXACT)
     assert found.accounts.cost_usd == pytest.approx(ordinary.evaluation.cost_usd, abs=1e-4)
 
@@ -360,7 +360,7 @@ def test_one_site_is_the_ordinary_scenario() -> None:
     assert isinstance(plain, DispatchScenario) and isinstance(alone, CentresScenario)
     problem, ordinary = centres_problem(alone), Planner(plain).foreseen
     assert problem.centres[0].problem == ordinary
-    cost = dispatch.solve(ordinary, relative_gap=0.001).evaluation.cost_usd
+    cost = dispatch_solver.solve(ordinary, relative_gap=0.001).evaluation.cost_usd
     found = solve(problem, relative_gap=0.001)
     assert found.accounts.cost_usd == pytest.approx(cost, rel=2e-3)
     assert found.plan.moves == ()

@@ -369,7 +369,7 @@ def test_too_small_a_pool_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_without_a_solver_a_heuristic_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan is executed all the same, nothing is said to be proved, and what needs HiGHS says so."""
-    for module in ("dispatch", "dispatch_planner"):
+    for module in ("dispatch_solver", "dispatch_planner"):
         monkeypatch.setattr(f"curtailsim.{module}.solver_available", lambda: False)
     scenario = quick("dispatch.baselines=[fixed, pause_only]", "dispatch.comparators=[hull, heuristic]")
     summary = run(scenario, tmp_path / "day").summary

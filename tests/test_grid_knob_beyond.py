@@ -7,23 +7,14 @@ from typing import Any
 
 import pytest
 
-from curtailsim.dispatch import (
-    DispatchProblem,
-    Mode,
-    Plan,
-    Run,
-    best_response,
-    evaluate,
-    load_and_gpus,
-    remaining_problem,
-    replay,
-    solve,
-)
+from curtailsim.dispatch import DispatchProblem, Mode, Plan, Run, evaluate, load_and_gpus, remaining_problem, replay
 from curtailsim.dispatch_baselines import anytime, hull
+from curtailsim.dispatch_heuristic import best_response
 from curtailsim.dispatch_planner import OPTIMUM, Planner
 from curtailsim.dispatch_report import parts
 from curtailsim.dispatch_run import DispatchRun, simulate
 from curtailsim.dispatch_scenario import DispatchScenario
+from curtailsim.dispatch_solver import solve
 from curtailsim.metrics import RunTables
 from curtailsim.results import Results, run
 from curtailsim.scenario import dump, load
