@@ -19,7 +19,7 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -111,8 +111,31 @@ SLOT_SERIES = (
 """What a problem has one value per slot of."""
 
 
+UNCERTAIN = ("price_usd_per_mwh", "renewable_mw")
+"""Which of them may differ from sample to sample."""
+
+
+class Sample(Spec):
+    """Prices and renewable power as they may turn out.
+
+    Args:
+        name: Name, unique within the problem.
+        weight: Its probability is its share of all weights.
+        price_usd_per_mwh: Grid price of every slot. [USD/MWh]
+        renewable_mw: Renewable power available in every slot. [MW]
+    """
+
+    name: str
+    weight: PositiveFloat = 1.0
+    price_usd_per_mwh: tuple[float, ...]
+    renewable_mw: tuple[NonNegativeFloat, ...]
+
+
 class DispatchProblem(Spec):
     """A pool, its tasks, and the prices and renewable power of every slot.
+
+    With samples, prices and renewable power are uncertain: the runs of a plan are decided beforehand and are the same
+    in all samples, each sample is supplied in its own cheapest way, and a plan's cost is the mean over the samples.
 
     Args:
         tasks: The training tasks.
@@ -129,6 +152,7 @@ class DispatchProblem(Spec):
         committed_gpus: GPUs already promised per slot.
         committed_gpu_h: GPU-hours that they are held for, per slot. [GPU-h]
         idle_gpu_usd_per_h: What others would pay for a GPU that no task holds, per slot; nothing if absent. [USD/GPU-h]
+        samples: What price and renewable power may turn out to be; the series above are then their means (`sampled`).
     """
 
     tasks: tuple[Task, ...]
@@ -145,14 +169,21 @@ class DispatchProblem(Spec):
     committed_gpus: tuple[int, ...] | None = None
     committed_gpu_h: tuple[float, ...] | None = None
     idle_gpu_usd_per_h: tuple[float, ...] | None = None
+    samples: tuple[Sample, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         _require_unique("task", (task.name for task in self.tasks))
+        _require_unique("sample", (sample.name for sample in self.samples))
         for name in SLOT_SERIES:
             values = getattr(self, name)
             if values is not None and len(values) != self.slots:
                 raise ValueError(f"{name} has {len(values)} slots, price_usd_per_mwh has {self.slots}")
+        for sample in self.samples:
+            for name in UNCERTAIN:
+                found = len(getattr(sample, name))
+                if found != self.slots:
+                    raise ValueError(f"{name} of sample {sample.name!r} has {found} slots, not {self.slots}")
         return self
 
     @property
@@ -177,9 +208,37 @@ class DispatchProblem(Spec):
         return np.asarray(self.idle_gpu_usd_per_h or [0.0] * self.slots)
 
     def in_slots(self, slots: slice) -> dict[str, Any]:
-        """Every series of the problem in some of its slots, by its name."""
+        """Every series of the problem and of its samples in some of its slots, by its name."""
         series = {name: getattr(self, name) for name in SLOT_SERIES}
-        return {name: None if values is None else values[slots] for name, values in series.items()}
+        cut: dict[str, Any] = {name: None if values is None else values[slots] for name, values in series.items()}
+        cut["samples"] = tuple(
+            sample.model_copy(update={name: getattr(sample, name)[slots] for name in UNCERTAIN})
+            for sample in self.samples
+        )
+        return cut
+
+    def sampled(self, samples: Sequence[Sample]) -> DispatchProblem:
+        """The same problem with these samples, and with their means as its own prices and renewable power."""
+        shares = _shares(samples)
+        means = {name: np.dot(shares, [getattr(sample, name) for sample in samples]).tolist() for name in UNCERTAIN}
+        return DispatchProblem.model_validate({**dict(self), **means, "samples": tuple(samples)})
+
+    def mean_value(self) -> DispatchProblem:
+        """The problem of somebody who plans for the means of the samples."""
+        return self.model_copy(update={"samples": ()})
+
+    def outcomes(self) -> list[Outcome]:
+        """Every sample as a problem without uncertainty; the problem itself where there is none."""
+        if not self.samples:
+            return [Outcome("", 1.0, self)]
+        return [
+            Outcome(
+                sample.name,
+                share,
+                self.model_copy(update={**{name: getattr(sample, name) for name in UNCERTAIN}, "samples": ()}),
+            )
+            for share, sample in zip(_shares(self.samples), self.samples, strict=True)
+        ]
 
     def with_modes(self, labels: Sequence[str]) -> DispatchProblem:
         """The same problem where each task has only the mode named for it, in the order of the tasks."""
@@ -194,6 +253,20 @@ def _require_unique(what: str, names: Iterable[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"{what} names must differ: {', '.join(twice)}")
+
+
+class Outcome(NamedTuple):
+    """One way a problem may turn out: the name of the sample, its probability, and what is left to decide."""
+
+    name: str
+    probability: float
+    problem: DispatchProblem
+
+
+def _shares(samples: Sequence[Sample]) -> list[float]:
+    """Probabilities of samples."""
+    total = math.fsum(sample.weight for sample in samples)
+    return [sample.weight / total for sample in samples]
 
 
 @dataclass(frozen=True)
@@ -357,8 +430,31 @@ class Supply:
 
 
 @dataclass(frozen=True)
+class ExpectedSupply:
+    """What a load is expected to cost, slot by slot: the mean over the samples, each supplied in its cheapest way."""
+
+    parts: tuple[tuple[float, Supply], ...]
+
+    @classmethod
+    def of(cls, problem: DispatchProblem) -> ExpectedSupply:
+        """The supply sides of all that may happen, with their probabilities."""
+        return cls(tuple((outcome.probability, Supply.of(outcome.problem)) for outcome in problem.outcomes()))
+
+    def cost_usd(self, load_mw: Floats, slots: Any = slice(None)) -> Floats:
+        """Expected cost of a load in the given slots; infinite where a sample cannot supply it [USD]."""
+        return np.sum([share * supply.cost_usd(load_mw, slots) for share, supply in self.parts], axis=0)
+
+    def curtailed_mwh(self, load_mw: Floats) -> float:
+        """Renewable energy that is expected to be left unused by a load in all slots [MWh]."""
+        return math.fsum(
+            share * supply.slot_h * float((supply.renewable_mw - supply.split(load_mw)[0]).sum())
+            for share, supply in self.parts
+        )
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """A plan's energy and money, computed from its runs alone.
+    """A plan's energy and money, computed from its runs alone; means over the samples, if the problem has any.
 
     Args:
         cost_usd: Energy, curtailment, restarts, and what others would have paid for the GPUs held. [USD]
@@ -371,7 +467,7 @@ class Evaluation:
         curtailed_mwh: Renewable energy left unused. [MWh]
         green_share: Renewable energy used over facility energy. [-]
         peak_load_mw: Highest facility power of a slot. [MW]
-        peak_import_mw: Highest import of a slot. [MW]
+        peak_import_mw: Highest import of a slot, in any sample. [MW]
         modes_used: Distinct modes by task.
         restarts: Runs by task.
         segments: Segments trained by task.
@@ -438,12 +534,15 @@ def audit(problem: DispatchProblem, plan: Plan) -> list[Problem]:
     if found:
         return found
     load, gpus = load_and_gpus(problem, plan.runs)
-    _, grid = Supply.of(problem).split(load)
-    limit = math.inf if problem.import_limit_mw is None else problem.import_limit_mw
     for slot in np.flatnonzero(gpus > problem.gpus):
         found.append(Problem(f"slots[{slot}].gpus", f"holds {gpus[slot]:,.0f} GPUs, the pool has {problem.gpus:,}"))
-    for slot in np.flatnonzero(grid > limit + 1e-9):
-        found.append(Problem(f"slots[{slot}].grid_mw", f"imports {grid[slot]:.4f} MW, the limit is {limit:.4f} MW"))
+    limit = math.inf if problem.import_limit_mw is None else problem.import_limit_mw
+    for outcome in problem.outcomes():
+        _, grid = Supply.of(outcome.problem).split(load)
+        where = f" in sample {outcome.name!r}" if outcome.name else ""
+        for slot in np.flatnonzero(grid > limit + 1e-9):
+            rule = f"imports {grid[slot]:.4f} MW{where}, the limit is {limit:.4f} MW"
+            found.append(Problem(f"slots[{slot}].grid_mw", rule))
     return found
 
 
@@ -489,6 +588,32 @@ def evaluate(problem: DispatchProblem, plan: Plan) -> Evaluation:
 
 def account(problem: DispatchProblem, plan: Plan) -> Evaluation:
     """Energy and money of a plan whose runs are sound; an import above the limit is paid like any other."""
+    outcomes = problem.outcomes()
+    found = [_account_outcome(outcome.problem, plan) for outcome in outcomes]
+    if not problem.samples:
+        return found[0]
+    means: dict[str, Any] = {
+        name: sum(one.probability * getattr(other, name) for one, other in zip(outcomes, found, strict=True))
+        for name in _UNCERTAIN_FIGURES
+    }
+    share = means["renewable_mwh"] / means["load_mwh"] if means["load_mwh"] > 0 else 0.0
+    return replace(found[0], peak_import_mw=max(one.peak_import_mw for one in found), green_share=share, **means)
+
+
+_UNCERTAIN_FIGURES = (
+    "cost_usd",
+    "energy_cost_usd",
+    "load_mwh",
+    "grid_mwh",
+    "renewable_mwh",
+    "curtailed_mwh",
+    "grid_mw",
+    "renewable_used_mw",
+)
+"""What of an evaluation depends on how a load is supplied."""
+
+
+def _account_outcome(problem: DispatchProblem, plan: Plan) -> Evaluation:
     supply = Supply.of(problem)
     load, gpus = load_and_gpus(problem, plan.runs)
     used, grid = supply.split(load)
@@ -579,13 +704,14 @@ def replay(problem: DispatchProblem, plan: Plan, step_min: float = 1.0) -> Repla
     if steps < 1 or not math.isclose(steps * step_min, problem.slot_h * 60):
         raise ValueError(f"step_min must divide the slot of {problem.slot_h * 60:g} min, got {step_min:g}")
 
-    def repeated(name: str) -> tuple[float, ...] | None:
-        values = getattr(problem, name)
+    def repeated(of: DispatchProblem | Sample, name: str) -> tuple[float, ...] | None:
+        values = getattr(of, name)
         share = 1 / steps if name == "committed_gpu_h" else 1  # the one series that adds up over time
         return None if values is None else tuple(share * value for value in values for _ in range(steps))
 
-    series = {name: repeated(name) for name in SLOT_SERIES}
-    fine = problem.model_copy(update={"slot_h": problem.slot_h / steps, **series})
+    series = {name: repeated(problem, name) for name in SLOT_SERIES}
+    samples = tuple(s.model_copy(update={name: repeated(s, name) for name in UNCERTAIN}) for s in problem.samples)
+    fine = problem.model_copy(update={"slot_h": problem.slot_h / steps, **series, "samples": samples})
     moved = [run.model_copy(update={"start_slot": run.start_slot * steps}) for run in plan.runs]
     return Replay(evaluate(problem, plan), account(fine, plan_of(fine, moved)))
 

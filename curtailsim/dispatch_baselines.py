@@ -18,9 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from curtailsim.dispatch import DispatchProblem, Mode, Plan, Supply, Task, evaluate, run_arcs
+from curtailsim.dispatch import DispatchProblem, ExpectedSupply, Mode, Plan, Task, evaluate, run_arcs
 from curtailsim.dispatch_heuristic import FlatPlan, flat_plans, heuristic
 from curtailsim.dispatch_solver import (
     Solution,
@@ -269,10 +267,9 @@ def _relaxation(
     if result.values is None:
         rule = f"the {name} comparison found no answer in {time_limit_s:g} s"
         raise ScenarioError("dispatch problem", [Problem("tasks", rule)])
-    grid, used = result.values[first::2], result.values[first + 1 :: 2]
-    unused = Supply.of(problem).renewable_mw - used
-    load = tuple(float(power) for power in grid + used)
-    return Relaxation(name, result.objective, result.bound, problem.slot_h * float(np.sum(unused)), load)
+    load = result.values[first:].reshape(problem.slots, -1).sum(axis=1)
+    curtailed = ExpectedSupply.of(problem).curtailed_mwh(load)
+    return Relaxation(name, result.objective, result.bound, curtailed, tuple(load.tolist()))
 
 
 # ------------------------------------------------------------------------------------------------------ side by side

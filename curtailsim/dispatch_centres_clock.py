@@ -25,7 +25,9 @@ from curtailsim.dispatch_centres import (
 )
 from curtailsim.dispatch_centres_scenario import CentresScenario
 from curtailsim.dispatch_clock import STATES, TaskOnClock, Watcher, make_learners, operate, to_ms, total_steps
-from curtailsim.dispatch_planner import OPTIMUM, actual_signals, whole_problem
+from curtailsim.dispatch_planner import OPTIMUM
+from curtailsim.dispatch_problem import actual_problem
+from curtailsim.dispatch_scenario import actual_signals
 from curtailsim.energy.microgrid import SiteMicrogrid
 from curtailsim.linear_program import Progress
 from curtailsim.recorder import Recorder
@@ -40,7 +42,7 @@ def centres_problem(scenario: CentresScenario) -> CentresProblem:
     rules, centres = scenario.dispatch, []
     for site in scenario.sites:
         hosted = scenario.hosted(site)
-        centres.append(Centre(name=site.name, problem=whole_problem(hosted, actual_signals(hosted))))
+        centres.append(Centre(name=site.name, problem=actual_problem(hosted)))
     transfers = [
         Transfer(
             task=task.name,

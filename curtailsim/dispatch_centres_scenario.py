@@ -163,6 +163,8 @@ def _check_not_possible(scenario: CentresScenario) -> Iterator[Problem]:
     given = {
         "dispatch.tranche_h": rules.tranche_h is not None,
         "dispatch.look_ahead_tranches": rules.look_ahead_tranches != 1,
+        "dispatch.samples": bool(rules.samples),
+        "dispatch.drawn_samples": rules.drawn_samples is not None,
         "dispatch.renewable_ratio_gpus": rules.renewable_ratio_gpus is not None,
         "dispatch.baselines": bool(rules.baselines),
         "dispatch.comparators": bool(rules.comparators),

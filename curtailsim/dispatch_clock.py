@@ -19,8 +19,8 @@ import simpy
 
 from curtailsim.clock import AT_THE_END, Clock, Process, settle
 from curtailsim.dispatch import Floats, Mode, Run, Task
-from curtailsim.dispatch_planner import OPTIMUM, Planned, Planner, Situation, actual_signals
-from curtailsim.dispatch_scenario import DispatchScenario, DivisibleTask, Failure, Replan
+from curtailsim.dispatch_planner import OPTIMUM, Planned, Planner, Situation
+from curtailsim.dispatch_scenario import DispatchScenario, DivisibleTask, Failure, Replan, actual_signals
 from curtailsim.energy.microgrid import SiteMicrogrid
 from curtailsim.recorder import Recorder, Segment
 from curtailsim.scenario import TokensOnly

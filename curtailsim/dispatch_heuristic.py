@@ -13,10 +13,10 @@ from curtailsim.dispatch import (
     Arc,
     DispatchProblem,
     Evaluation,
+    ExpectedSupply,
     Floats,
     Plan,
     Run,
-    Supply,
     Task,
     account,
     audit,
@@ -45,7 +45,7 @@ def best_response(
     Returns:
         Cost of all slots with the task's restarts and the GPUs it holds, and its runs; none if it does not fit.
     """
-    supply = Supply.of(problem)
+    supply = ExpectedSupply.of(problem)
     without = supply.cost_usd(others_mw)
     if not np.isfinite(without).all():
         return None
@@ -75,7 +75,7 @@ def best_response(
 
 def _added_cost(
     problem: DispatchProblem,
-    supply: Supply,
+    supply: ExpectedSupply,
     task: Task,
     arc: Arc,
     others_mw: Floats,

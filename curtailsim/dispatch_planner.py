@@ -1,4 +1,4 @@
-"""What should a dispatched pool do from here on?  From a scenario to problems, and from problems to plans.
+"""What should a dispatched pool do from here on?
 
 Slots count from the scenario's start throughout.  A plan is made for one window of tranches, from what is committed,
 from what is known of prices and supply, and from where an outage ends; the optimiser sees an ordinary problem.
@@ -8,96 +8,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from curtailsim import dispatch_baselines
 from curtailsim.dispatch import (
+    UNCERTAIN,
     DispatchProblem,
     Floats,
-    Mode,
     Plan,
     Run,
+    Sample,
     Supply,
-    Task,
+    audit,
     evaluate,
     held_gpu_hours,
     load_and_gpus,
     remaining_problem,
     run_slots,
 )
-from curtailsim.dispatch_scenario import DispatchScenario, DispatchTask, DivisibleTask
+from curtailsim.dispatch_problem import actual_problem, foreseen_problem
+from curtailsim.dispatch_scenario import DispatchScenario
 from curtailsim.dispatch_solver import build_run_model, solve
-from curtailsim.energy.signals import SiteSignals, Steps, site_signals
+from curtailsim.dispatch_stochastic import StochasticValue, solve_for_mean, solve_for_samples, stochastic_value
 from curtailsim.linear_program import Progress, solver_available
 from curtailsim.spec import Problem, ScenarioError
 
 OPTIMUM = "dispatch_plan"
-
-
-def slot_edges_ms(scenario: DispatchScenario) -> Floats:
-    """Borders of the slots on the clock. [ms]"""
-    return np.linspace(0.0, scenario.slots * scenario.dispatch.slot_h * 3_600_000, scenario.slots + 1)
-
-
-def actual_signals(scenario: DispatchScenario) -> SiteSignals:
-    """What happens."""
-    return site_signals(scenario.sites[0], scenario.start, scenario.horizon_ms, scenario.plant_kw)
-
-
-def foreseen_signals(scenario: DispatchScenario) -> SiteSignals:
-    """What plans are made for."""
-    return site_signals(scenario.foreseen_site, scenario.start, scenario.horizon_ms, scenario.plant_kw)
-
-
-def gpu_value_steps(scenario: DispatchScenario) -> Steps:
-    """What other users would pay for an idle GPU on the clock. [currency/GPU-h]"""
-    values, hours = scenario.dispatch.idle_gpu_value_per_h, range(math.ceil(scenario.duration_h))
-    return Steps([hour * 3_600_000 for hour in hours], [values[hour % len(values)] for hour in hours])
-
-
-def whole_problem(scenario: DispatchScenario, signals: SiteSignals) -> DispatchProblem:
-    """The dispatch problem of the whole horizon: all tranches together, signals as means over the slots."""
-    rules, edges = scenario.dispatch, slot_edges_ms(scenario)
-    generation = signals.steps.get("generation", Steps([0], [0.0]))
-    return DispatchProblem(
-        tasks=tuple(_task(scenario, task) for task in rules.tasks),
-        slot_h=rules.slot_h,
-        price_usd_per_mwh=tuple(signals.steps["price"].means(edges).tolist()),
-        renewable_mw=tuple((generation.means(edges) / 1000).tolist()),
-        gpus=rules.pool_gpus,
-        idle_mw=rules.idle_mw,
-        curtailment_usd_per_mwh=rules.curtailment_per_mwh,
-        renewable_usd_per_mwh=rules.renewable_per_mwh,
-        import_limit_mw=rules.import_limit_mw,
-        start_every_slots=rules.start_every_slots,
-        idle_gpu_usd_per_h=tuple(gpu_value_steps(scenario).means(edges).tolist()),
-    )
-
-
-def _task(scenario: DispatchScenario, task: DispatchTask | DivisibleTask) -> Task:
-    if isinstance(task, DivisibleTask):
-        return Task(
-            name=task.name,
-            modes=scenario.dispatch.work_modes(task),
-            tokens=task.units * scenario.tranches,
-            segments=task.units * scenario.tranches,
-            restart_h=task.restart_h,
-            checkpoint_h=0.0,
-            restart_usd=task.restart_cost,
-        )
-    return Task(
-        name=task.name,
-        modes=tuple(Mode.model_validate(mode) for mode in scenario.dispatch.modes(task)),
-        tokens=task.tokens * scenario.tranches,
-        segments=task.segments * scenario.tranches,
-        restart_h=task.restart_h,
-        checkpoint_h=task.checkpoint_h,
-        restart_usd=task.restart_cost,
-    )
 
 
 @dataclass(frozen=True)
@@ -113,6 +53,7 @@ class Planned:
         bound: No plan is cheaper; None where nothing is proved. [currency]
         gap: Distance of the plan's cost from it; None where nothing is proved. [-]
         given_up: Segments that no plan could train any more, by task.
+        stochastic: What planning for samples is worth; None without samples, and for plans from the middle.
         time_s: Wall time of the search; it never enters a result. [s]
     """
 
@@ -124,6 +65,7 @@ class Planned:
     bound: float | None = None
     gap: float | None = None
     given_up: dict[str, int] | None = None
+    stochastic: StochasticValue | None = None
     time_s: float = 0.0
 
 
@@ -152,14 +94,13 @@ class Planner:
         progress: Told how the solver stands.
 
     Attributes:
-        foreseen: The whole horizon as it is forecast.
+        foreseen: The whole horizon as it is forecast, with its samples.
         actual: The whole horizon as it will be.
     """
 
     def __init__(self, scenario: DispatchScenario, progress: Callable[[Progress], None] | None = None) -> None:
         self.scenario, self.progress = scenario, progress
-        self.actual = whole_problem(scenario, actual_signals(scenario))
-        self.foreseen = whole_problem(scenario, foreseen_signals(scenario))
+        self.actual, self.foreseen = actual_problem(scenario), foreseen_problem(scenario)
 
     @property
     def tranche_slots(self) -> int:
@@ -168,10 +109,13 @@ class Planner:
 
     def forecast(self, situation: Situation) -> DispatchProblem:
         """The whole horizon as it looks in a situation."""
-        known = slice(0, situation.slot + situation.known_slots)
-        price, renewable = list(self.foreseen.price_usd_per_mwh), list(self.foreseen.renewable_mw)
-        price[known], renewable[known] = self.actual.price_usd_per_mwh[known], self.actual.renewable_mw[known]
-        return self.foreseen.model_copy(update={"price_usd_per_mwh": tuple(price), "renewable_mw": tuple(renewable)})
+        known = situation.slot + situation.known_slots
+
+        def known_until_then(of: DispatchProblem | Sample) -> dict[str, Any]:
+            return {name: getattr(self.actual, name)[:known] + getattr(of, name)[known:] for name in UNCERTAIN}
+
+        own_samples = tuple(sample.model_copy(update=known_until_then(sample)) for sample in self.foreseen.samples)
+        return self.foreseen.model_copy(update={**known_until_then(self.foreseen), "samples": own_samples})
 
     def problem(self, situation: Situation) -> DispatchProblem:
         """What there is to decide in a situation, its slots counted from the situation's."""
@@ -208,13 +152,18 @@ class Planner:
             return self._solved(reduced[0], situation, reduced[1])
 
     def _solved(self, problem: DispatchProblem, situation: Situation, given_up: dict[str, int] | None) -> Planned:
-        rules = self.scenario.dispatch
         if not problem.tasks:
             nothing = self._plan(())
             cost = evaluate(problem, nothing).cost_usd
             return Planned((), *self._promise(problem, ()), "nothing left", cost, given_up=given_up)
-        found = solve(problem, relative_gap=rules.gap, time_limit_s=rules.time_limit_s, progress=self.progress)
+        limits = self._limits
+        if problem.samples:
+            mean_plan = solve_for_mean(problem, **limits).plan
+            found = solve_for_samples(problem, mean_plan, **limits)
+        else:
+            found = solve(problem, **limits)
         proved = math.isfinite(found.bound_usd)
+        is_first = problem.samples and situation.slot == 0
         return Planned(
             _moved(found.plan.runs, situation.slot),
             *self._promise(problem, found.plan.runs),
@@ -223,8 +172,15 @@ class Planner:
             found.bound_usd if proved else None,
             found.relative_gap if proved else None,
             given_up,
+            stochastic_value(problem, found, mean_plan, **limits) if is_first else None,
             found.time_s,
         )
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        """How long to look for a plan."""
+        rules = self.scenario.dispatch
+        return {"relative_gap": rules.gap, "time_limit_s": rules.time_limit_s, "progress": self.progress}
 
     def read(self, path: str) -> Planned:
         """The plan in a file, audited.
@@ -246,6 +202,8 @@ class Planner:
             ScenarioError: Such an operator cannot train every tranche.
         """
         rules, problem = self.scenario.dispatch, self.foreseen
+        if name == "mean_value":
+            return self._for_mean(problem)
         if name in ("fixed", "fixed_best"):
             plan = getattr(dispatch_baselines, name)(problem)
             return Planned(plan.runs, *self._promise(problem, plan.runs), name)
@@ -256,6 +214,13 @@ class Planner:
         gap = found.relative_gap if math.isfinite(found.relative_gap) else None
         promise = self._promise(problem, found.plan.runs)
         return Planned(found.plan.runs, *promise, found.status, bound=bound, gap=gap, time_s=found.time_s)
+
+    def _for_mean(self, problem: DispatchProblem) -> Planned:
+        found = solve_for_mean(problem, **self._limits)
+        breaks = audit(problem, found.plan)
+        if breaks:
+            raise ScenarioError("mean_value", breaks)
+        return Planned(found.plan.runs, *self._promise(problem, found.plan.runs), found.status, time_s=found.time_s)
 
     def resumed(self, runs: Sequence[Run], interrupted: Iterable[Run], slot: int) -> tuple[Run, ...]:
         """How a simpler operator goes on after an outage: each task in its order and modes, as soon as it can.
@@ -368,6 +333,20 @@ def money(
     limit = math.inf if problem.import_limit_mw is None else problem.import_limit_mw
     used, grid = Supply(price, renewable_mw, 1.0, *rules, limit).split(load_mw)
     return priced(problem, price, renewable_mw, used, grid, hours, other)
+
+
+def expected_money(problem: DispatchProblem, load_mw: Floats, hours: Floats, other: OtherCosts) -> Money:
+    """What a load on the slots of a problem is expected to cost; peaks are the highest of all samples."""
+    outcomes = problem.outcomes()
+    found = [
+        money(one, np.array(one.price_usd_per_mwh), np.array(one.renewable_mw), load_mw, hours, other)
+        for _, _, one in outcomes
+    ]
+    means = {
+        item.name: sum(one.probability * getattr(own, item.name) for one, own in zip(outcomes, found, strict=True))
+        for item in fields(Money)
+    }
+    return replace(Money(**means), peak_import_mw=max(own.peak_import_mw for own in found))
 
 
 def priced(

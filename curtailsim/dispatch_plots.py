@@ -68,13 +68,24 @@ def _power(axis: Axes, scenario: DispatchScenario, made: RunTables) -> None:
         below = above
     hours = np.append(ledger.start_s, ledger.end_s.iloc[-1]) / 3600
     axis.stairs(ledger.generation_kw / 1000, hours, baseline=None, color=GREEN, linewidth=1.6)
+    samples = [own for _, own in made.extra["samples"].groupby("sample")] if "samples" in made.extra else []
+    starts = np.linspace(0, scenario.duration_h, scenario.slots + 1)
+    for sample in samples:
+        axis.stairs(sample.renewable_mw, starts, baseline=None, color=GREEN, linewidth=0.7, alpha=0.4)
     axis.set_ylabel("power [MW]", fontsize=8)
-    axis.set_ylim(0, 1.25 * max(float(below.max()), float(ledger.generation_kw.max()) / 1000))
+    highest = [float(below.max()), float(ledger.generation_kw.max()) / 1000]
+    axis.set_ylim(0, 1.25 * max(highest + [float(sample.renewable_mw.max()) for sample in samples]))
     price = axis.twinx()
     price.stairs(ledger.price_per_mwh, hours, baseline=None, color="black", linewidth=0.8, linestyle=":")
+    for sample in samples:
+        price.stairs(
+            sample.price_per_mwh, starts, baseline=None, color="black", linewidth=0.6, linestyle=":", alpha=0.4
+        )
     price.set_ylabel("price [per MWh] (dotted)", fontsize=8)
     handles = [Patch(color=COLOURS[i % len(COLOURS)], alpha=0.6, label=name) for i, name in enumerate(names)]
     handles += [Patch(color=GREY, alpha=0.35, label="idle pool"), Patch(color=GREEN, label="renewable supply")]
+    if samples:
+        handles.append(Patch(color=GREEN, alpha=0.4, label="samples of it"))
     axis.legend(handles=handles, fontsize=7, ncols=len(handles), loc="upper left")
 
 

@@ -25,6 +25,8 @@ def parts(results: Results) -> Iterator[RenderableType]:
     yield _runs(summary)
     if summary["comparators"]:
         yield _comparators(summary)
+    if summary["runs"][OPTIMUM]["stochastic"]:
+        yield from _stochastic(summary)
     yield _differences(summary)
     yield _tasks(results)
     yield from _notes(results)
@@ -109,6 +111,46 @@ MEANING = {
     "delay": "one mode, on and off at will: a delay-tolerant job",
     "heuristic": "a real plan, found without a solver",
 }
+
+
+SAMPLES_SHOWN = 12
+"""Rows of a table of samples; the summary has them all."""
+
+
+def _stochastic(summary: dict[str, Any]) -> Iterator[RenderableType]:
+    """What planning for samples is worth, and the costs in the samples."""
+    run = summary["runs"][OPTIMUM]
+    found = run["stochastic"]
+    table = titled_table(
+        "Planned for samples: expected costs, and what knowing more is worth",
+        "sample",
+        "probability",
+        f"plan for the\nsamples [{summary['currency'] or 'cost'}]",
+        "plan for\ntheir mean",
+        "plan for\nthis sample",
+    )
+    samples = list(found["samples"].items())
+    for name, costs in samples[:SAMPLES_SHOWN]:
+        keys = ("cost", "mean_value_cost", "wait_and_see_cost")
+        table.add_row(name, number(costs["probability"], 3), *(number(costs[key]) for key in keys))
+    if len(samples) > SAMPLES_SHOWN:
+        table.add_row(f"and {len(samples) - SAMPLES_SHOWN} more", *("",) * 4)
+    table.add_section()
+    expected = (number(found[key]) for key in ("expected_cost", "mean_value_cost", "wait_and_see_cost"))
+    table.add_row("expected", "", *expected)
+    for title, tail in (("worth", ""), ("worth at most", "_at_most")):
+        values = (found[f"value_of_{of}{tail}"] for of in ("stochastic_solution", "perfect_information"))
+        table.add_row(title, "", "", *map(number, values))
+    yield table
+    yield Text(
+        "Worth: value of the stochastic solution (what planning for the mean costs more) and value of perfect "
+        "information (what knowing the sample would save); at most: with all of the solver's gap.  "
+        "In the other tables, planned costs are expected ones.",
+        style="dim",
+    )
+    if found["mean_value_breaks"]:
+        first = found["mean_value_breaks"][0]
+        yield Text(f"The plan for the mean cannot be carried out in every sample: {first}.", style="dim")
 
 
 def _differences(summary: dict[str, Any]) -> Table:

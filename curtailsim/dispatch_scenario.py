@@ -7,8 +7,9 @@ It shares everything else with the other scenarios: `scenario.load` reads it, ov
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -25,7 +26,7 @@ from pydantic import (
 )
 
 from curtailsim.dispatch import Mode
-from curtailsim.energy.signals import PER_UNIT, SignalError, site_signals
+from curtailsim.energy.signals import PER_UNIT, SignalError, SiteSignals, generation_peak_kw, site_signals
 from curtailsim.parallelism import (
     ACCELERATORS,
     SHAPES,
@@ -40,7 +41,7 @@ from curtailsim.scenario import NAME, Simple, TokensOnly
 from curtailsim.spec import Problem, Spec, near_match
 from curtailsim.training.specs import GptLearner
 
-Baseline = Literal["fixed", "fixed_best", "pause_only", "mode_only"]
+Baseline = Literal["fixed", "fixed_best", "pause_only", "mode_only", "mean_value"]
 Comparator = Literal["heuristic", "hull", "anytime", "delay", "linear"]
 
 
@@ -217,6 +218,49 @@ AnyTask = Annotated[
 ]
 
 
+class DispatchSample(Spec):
+    """How prices and generation may turn out; what is absent is as the site foresees it.
+
+    Attributes:
+        name: Lower-case identifier.
+        weight: Its probability is its share of the weights of all samples.
+        price: Price. [currency/MWh]
+        generation: Renewable generation, in the same kind of unit as the site's.
+        shift_h: Read the signals so much later; -24 is the day before. [h]
+        price_scale: Factor on the price. [-]
+        generation_scale: Factor on the generation. [-]
+    """
+
+    name: str = Field(pattern=NAME)
+    weight: PositiveFloat = 1.0
+    price: Simple | None = None
+    generation: Simple | None = None
+    shift_h: float = 0.0
+    price_scale: NonNegativeFloat = 1.0
+    generation_scale: NonNegativeFloat = 1.0
+
+
+class DrawnSamples(Spec):
+    """Samples drawn around what the site foresees, from the scenario's seed.
+
+    Errors are normal and of first order: after `correlation_h` they are correlated by 1/e.  Those of the price are
+    added; those of the generation are relative, and what falls below zero is zero.
+
+    Attributes:
+        count: Samples, equally probable.
+        price_sd: Standard deviation of the price's error. [currency/MWh]
+        generation_sd: Standard deviation of the generation's relative error. [-]
+        correlation_h: Time in which the correlation of errors falls to 1/e. [h]
+        cross_correlation: Correlation between the errors of generation and of price at the same time. [-]
+    """
+
+    count: int = Field(ge=1, le=1000)
+    price_sd: NonNegativeFloat
+    generation_sd: NonNegativeFloat
+    correlation_h: PositiveFloat
+    cross_correlation: float = Field(default=0.0, ge=-1, le=1)
+
+
 class Dispatch(Spec):
     """The pool, the tasks, and the rules of the optimisation.
 
@@ -229,6 +273,8 @@ class Dispatch(Spec):
         tasks: What is run: pre-training tasks, and those with `type: divisible`.
         tranche_h: Every task has to train its tokens once in every such period; the horizon when absent. [h]
         look_ahead_tranches: A plan is made at every tranche's start for so many of them, and carried out for one.
+        samples: How the horizon may turn out; the plan is then the one of least expected cost over them.
+        drawn_samples: The same, with samples drawn at random.
         slot_h: Slot of the plan. [h]
         start_every_slots: Runs start at every so-manieth slot; more than one makes fine slots affordable.
         renewable_ratio: Peak of the renewable supply over the pool's rated power.  It scales a profile per unit as it
@@ -252,6 +298,8 @@ class Dispatch(Spec):
     tasks: tuple[AnyTask, ...] = Field(min_length=1)
     tranche_h: PositiveFloat | None = None
     look_ahead_tranches: PositiveInt = 1
+    samples: tuple[DispatchSample, ...] = ()
+    drawn_samples: DrawnSamples | None = None
     slot_h: PositiveFloat = 0.5
     start_every_slots: PositiveInt = 1
     renewable_ratio: NonNegativeFloat | None = None
@@ -403,6 +451,35 @@ class DispatchScenario(Spec):
         given = {key: value for key, value in dict(site.forecast).items() if value is not None}
         return site.model_copy(update=given)
 
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether plans are made for samples."""
+        return bool(self.dispatch.samples) or self.dispatch.drawn_samples is not None
+
+
+def actual_signals(scenario: DispatchScenario) -> SiteSignals:
+    """What happens."""
+    return site_signals(scenario.sites[0], scenario.start, scenario.horizon_ms, scenario.plant_kw)
+
+
+def foreseen_signals(scenario: DispatchScenario) -> SiteSignals:
+    """What plans are made for."""
+    return _signals_of_same_plant(scenario, scenario.foreseen_site, scenario.start)
+
+
+def sample_signals(scenario: DispatchScenario, sample: DispatchSample) -> SiteSignals:
+    """What may happen, before the sample's scales."""
+    given = {key: value for key in ("price", "generation") if (value := getattr(sample, key)) is not None}
+    site = scenario.foreseen_site.model_copy(update=given)
+    return _signals_of_same_plant(scenario, site, scenario.start + timedelta(hours=sample.shift_h))
+
+
+def _signals_of_same_plant(scenario: DispatchScenario, site: DispatchSite, start: datetime) -> SiteSignals:
+    """A plant is as large as its true generation says: a cloudy forecast is not scaled up to a clear day."""
+    plant_kw = scenario.plant_kw
+    peak_kw = plant_kw and generation_peak_kw(scenario.sites[0], scenario.start, scenario.horizon_ms)
+    return site_signals(site, start, scenario.horizon_ms, plant_kw, peak_kw)
+
 
 def cross_check(scenario: DispatchScenario) -> Iterator[Problem]:
     """Mistakes that no single key shows."""
@@ -410,6 +487,7 @@ def cross_check(scenario: DispatchScenario) -> Iterator[Problem]:
     yield from _check_lists(scenario)
     yield from _check_modes(scenario)
     yield from _check_units(scenario)
+    yield from _check_samples(scenario)
     yield from _check_plan(scenario)
     yield from _check_signals(scenario)
 
@@ -446,6 +524,7 @@ def _check_lists(scenario: DispatchScenario) -> Iterator[Problem]:
         "tasks": [task.name for task in rules.tasks],
         "baselines": list(rules.baselines),
         "comparators": list(rules.comparators),
+        "samples": [sample.name for sample in rules.samples],
     }
     for key, names in lists.items():
         for index, name in enumerate(names):
@@ -471,14 +550,36 @@ def _check_modes(scenario: DispatchScenario) -> Iterator[Problem]:
 
 def _check_units(scenario: DispatchScenario) -> Iterator[Problem]:
     site, ratio = scenario.sites[0], scenario.dispatch.renewable_ratio
-    for where, spec in (("generation", site.generation), ("forecast.generation", site.forecast.generation)):
+    given = [("sites[0].generation", site.generation), ("sites[0].forecast.generation", site.forecast.generation)]
+    given += [(f"dispatch.samples[{i}].generation", one.generation) for i, one in enumerate(scenario.dispatch.samples)]
+    for where, spec in given:
         if spec is not None and ratio is None and spec.unit in PER_UNIT:
             rule = f"unit {spec.unit!r} is per unit of a plant; add dispatch.renewable_ratio, or use a power"
-            yield Problem(f"sites[0].{where}.unit", rule)
+            yield Problem(f"{where}.unit", rule)
     if site.generation is None and ratio:
         yield Problem("sites[0].generation", "is required by dispatch.renewable_ratio; add a profile")
     if site.forecast.generation is not None and site.generation is None:
         yield Problem("sites[0].generation", "is required where it is forecast; add it")
+
+
+def _check_samples(scenario: DispatchScenario) -> Iterator[Problem]:
+    rules = scenario.dispatch
+    if rules.samples and rules.drawn_samples is not None:
+        yield Problem("dispatch.drawn_samples", "is a second source of samples; leave it or dispatch.samples out")
+    if "mean_value" in rules.baselines and not scenario.is_stochastic:
+        index = rules.baselines.index("mean_value")
+        yield Problem(f"dispatch.baselines[{index}]", "'mean_value' needs samples to take the mean of; add them")
+    if scenario.sites[0].generation is None:
+        uses = {
+            f"dispatch.samples[{index}].{key}": getattr(sample, key) not in (None, 1.0)
+            for index, sample in enumerate(rules.samples)
+            for key in ("generation", "generation_scale")
+        }
+        drawn = rules.drawn_samples
+        uses["dispatch.drawn_samples.generation_sd"] = drawn is not None and drawn.generation_sd > 0
+        for path, used in uses.items():
+            if used:
+                yield Problem(path, "is about a generation that the site does not have; add it, or leave this out")
 
 
 def _check_plan(scenario: DispatchScenario) -> Iterator[Problem]:
@@ -488,11 +589,21 @@ def _check_plan(scenario: DispatchScenario) -> Iterator[Problem]:
 
 
 def _check_signals(scenario: DispatchScenario) -> Iterator[Problem]:
-    foreseen = scenario.sites[0].forecast != Forecast()
-    sites = [("sites[0]", scenario.sites[0])] + ([("sites[0].forecast", scenario.foreseen_site)] if foreseen else [])
-    for where, site in sites:
+    readers: dict[str, Callable[[], SiteSignals]] = {"sites[0]": partial(actual_signals, scenario)}
+    if scenario.sites[0].forecast != Forecast():
+        readers["sites[0].forecast"] = partial(foreseen_signals, scenario)
+    for index, sample in enumerate(scenario.dispatch.samples):
+        readers[f"dispatch.samples[{index}]"] = partial(sample_signals, scenario, sample)
+    currency, told = None, set()
+    for where, read in readers.items():
         try:
-            site_signals(site, scenario.start, scenario.horizon_ms, scenario.plant_kw)
+            found = read().currency
         except SignalError as error:
-            for key, message in error.problems:
-                yield Problem(f"{where}.{key}", message)
+            for problem in error.problems:
+                if problem not in told:  # what the others take over from the site is said once
+                    told.add(problem)
+                    yield Problem(f"{where}.{problem[0]}", problem[1])
+            continue
+        if currency not in (None, found):
+            yield Problem(f"{where}.price.unit", f"must be in {currency}, as the site's price (got {found})")
+        currency = currency or found

@@ -14,10 +14,10 @@ import numpy as np
 from curtailsim.dispatch import (
     DispatchProblem,
     Evaluation,
+    ExpectedSupply,
     Floats,
     Plan,
     Run,
-    Supply,
     Task,
     evaluate,
     plan_of,
@@ -27,6 +27,9 @@ from curtailsim.dispatch import (
 from curtailsim.dispatch_heuristic import heuristic
 from curtailsim.linear_program import LinearProgram, LinearResult, Progress, solver_available
 from curtailsim.spec import Problem, ScenarioError
+
+SOLVER_GAP_USD = 1e-6
+"""HiGHS takes a plan for optimal whose cost is so close to the bound (its option mip_abs_gap). [USD]"""
 
 
 class Clique(NamedTuple):
@@ -151,14 +154,51 @@ def _path_ends(task: Task, slots: int) -> list[float]:
 
 
 def add_supply(problem: DispatchProblem, program: LinearProgram, balance: Sequence[int], free: bool = False) -> None:
-    """Columns for import and renewable power in every slot, at their cost or, if `free`, at none."""
-    supply = Supply.of(problem)
+    """Columns for the supply of every slot, at its expected cost or, if `free`, at none.
+
+    What a load costs in one outcome has two pieces, import and renewable power, the cheaper one first.  The mean over
+    outcomes is a convex function too, with one more piece than there are outcomes, so that columns for its pieces
+    supply every outcome in its cheapest way without rows of its own.
+    """
     hours = 0.0 if free else problem.slot_h
+    pieces = expected_supply_pieces(problem)
+    for row, widths, slopes in zip(balance, pieces.width_mw, pieces.usd_per_mwh, strict=True):
+        for width, slope in zip(widths.tolist(), slopes.tolist(), strict=True):
+            program.column(hours * slope, 0, width, [(row, 1.0)])
+    program.offset = hours * problem.curtailment_usd_per_mwh * pieces.available_mw
+
+
+class SupplyPieces(NamedTuple):
+    """The expected cost of supply in pieces of constant marginal cost, dearest first.
+
+    `width_mw` and `usd_per_mwh` have a row per slot and a column per piece; `available_mw` is the expected renewable
+    power of all slots together.
+    """
+
+    width_mw: Floats
+    usd_per_mwh: Floats
+    available_mw: float
+
+
+def expected_supply_pieces(problem: DispatchProblem) -> SupplyPieces:
+    """The merit order of every slot, over all outcomes."""
     renewable_cost = problem.renewable_usd_per_mwh - problem.curtailment_usd_per_mwh
-    for t, row in enumerate(balance):
-        program.column(hours * supply.price[t], 0, supply.import_limit_mw, [(row, 1.0)])
-        program.column(hours * renewable_cost, 0, supply.renewable_mw[t], [(row, 1.0)])
-    program.offset = hours * problem.curtailment_usd_per_mwh * float(supply.renewable_mw.sum())
+    parts = ExpectedSupply.of(problem).parts
+    first_mw, first_cost, second_cost, most_mw = (np.zeros((len(parts), problem.slots)) for _ in range(4))
+    for s, (share, supply) in enumerate(parts):
+        renewable_first = renewable_cost <= supply.price
+        first_mw[s] = np.where(renewable_first, supply.renewable_mw, supply.import_limit_mw)
+        first_cost[s] = share * np.where(renewable_first, renewable_cost, supply.price)
+        second_cost[s] = share * np.where(renewable_first, supply.price, renewable_cost)
+        most_mw[s] = supply.renewable_mw + supply.import_limit_mw
+    most = most_mw.min(axis=0)
+    edges = np.vstack([np.zeros(problem.slots), np.minimum(np.sort(first_mw, axis=0), most), most])
+    with np.errstate(invalid="ignore"):
+        widths = np.nan_to_num(np.diff(edges, axis=0), nan=0.0, posinf=math.inf)  # from infinity to infinity: nothing
+    rank = first_mw.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable")
+    slopes = np.array([np.where(rank < k, second_cost, first_cost).sum(axis=0) for k in range(len(parts) + 1)])
+    available = math.fsum(share * float(supply.renewable_mw.sum()) for share, supply in parts)
+    return SupplyPieces(widths[::-1].T, slopes[::-1].T, available)
 
 
 # ------------------------------------------------------------------------------------------------------- solving
@@ -250,11 +290,14 @@ def _search(
         # the search was over all plans up to the cutoff; of dearer ones it says nothing
         bound = max(relaxed.bound, min(cutoff, found.bound))
         cost = evaluate(problem, known).cost_usd
-        if relative_gap_of(cost, bound) <= relative_gap + 1e-6:
-            return _solution(problem, known, "optimal", bound, began)
-        if found.status == "time_limit":
+        is_proved = relative_gap_of(cost, bound) <= relative_gap + 1e-6
+        if not is_proved and found.status == "time_limit":
             return _solution(problem, known, "time_limit", bound, began)
-        cutoff = cost - relative_gap * abs(cost)
+        cheap_enough = cost - relative_gap * abs(cost)
+        # a search that was wide enough would find the same again: what is left is the solver's rounding
+        if is_proved or cheap_enough <= cutoff:
+            return _solution(problem, known, "optimal", bound, began)
+        cutoff = cheap_enough
 
 
 def _cheapest(problem: DispatchProblem, plans: Iterable[Plan | None]) -> Plan | None:
@@ -291,9 +334,9 @@ def _solution(
 
 
 def relative_gap_of(cost_usd: float, bound_usd: float) -> float:
-    """Distance of a cost from its bound as a share of the cost [-]."""
-    distance = max(cost_usd - bound_usd, 0.0)
-    return distance / abs(cost_usd) if cost_usd else distance
+    """Distance of a cost from its bound as a share of the cost; zero where it is below the solver's own [-]."""
+    distance = cost_usd - bound_usd
+    return 0.0 if distance <= SOLVER_GAP_USD else distance / max(abs(cost_usd), SOLVER_GAP_USD)
 
 
 def solve_without_waiting(
@@ -325,7 +368,7 @@ def explain_infeasibility(problem: DispatchProblem, time_limit_s: float = 30.0) 
 
 
 def _unsupplied_slots(problem: DispatchProblem) -> list[Problem]:
-    cost = Supply.of(problem).cost_usd(problem.base_mw())
+    cost = ExpectedSupply.of(problem).cost_usd(problem.base_mw())
     short = np.flatnonzero(np.isinf(cost))
     if not len(short):
         return []

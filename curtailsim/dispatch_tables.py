@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from curtailsim.dispatch import DispatchProblem, Floats, Plan
+from curtailsim.dispatch import Floats, Plan
 from curtailsim.dispatch_clock import Pool, TaskOnClock
-from curtailsim.dispatch_planner import Money, OtherCosts, gpu_value_steps, money, priced
+from curtailsim.dispatch_planner import Money, OtherCosts, expected_money, money, priced
+from curtailsim.dispatch_problem import gpu_value_steps
 from curtailsim.dispatch_scenario import Dispatch
+from curtailsim.dispatch_stochastic import StochasticValue
 from curtailsim.metrics import (
     RunTables,
     account_table,
@@ -59,9 +62,28 @@ def tables(pool: Pool) -> RunTables:
         segments,
         summary,
         weights_digest(pool.tasks),
-        extra={"tasks": pd.DataFrame(sorted(pool.task_rows), columns=TASK_COLUMNS)},
+        extra={"tasks": pd.DataFrame(sorted(pool.task_rows), columns=TASK_COLUMNS), **_samples(pool)},
         documents={"plan.json": _executed(pool).to_json(), "solver.json": _solver_log(pool)},
     )
+
+
+def _samples(pool: Pool) -> dict[str, pd.DataFrame]:
+    """The samples that plans were made for, slot by slot; nothing without them."""
+    problem, slots = pool.planner.foreseen, np.arange(pool.scenario.slots)
+    tables = [
+        pd.DataFrame(
+            {
+                "sample": outcome.name,
+                "probability": outcome.probability,
+                "start_s": slots * problem.slot_h * 3600,
+                "price_per_mwh": outcome.problem.price_usd_per_mwh,
+                "renewable_mw": outcome.problem.renewable_mw,
+            }
+        )
+        for outcome in problem.outcomes()
+        if outcome.name
+    ]
+    return {"samples": pd.concat(tables, ignore_index=True)} if tables else {}
 
 
 class Curves:
@@ -179,8 +201,7 @@ def _dispatch_summary(pool: Pool, intervals: pd.DataFrame) -> dict[str, Any]:
     stages = _stages(pool, intervals)
     planned, realised = stages["planned"], stages["realised"]
     energy_difference = ratio(realised.load_mwh - planned.load_mwh, planned.load_mwh)
-    undisturbed = not pool.disturbed and pool.planner.actual == pool.planner.foreseen
-    if undisturbed and not any(task.run for task in pool.tasks.values()):
+    if not pool.disturbed and not any(task.run for task in pool.tasks.values()):
         assert energy_difference is None or abs(energy_difference) <= AGREEMENT, (planned.load_mwh, realised.load_mwh)
     executed = _executed(pool)
     labels = {name: sorted({run.mode for run in executed.of(name)}) for name in pool.tasks}
@@ -207,6 +228,7 @@ def _dispatch_summary(pool: Pool, intervals: pd.DataFrame) -> dict[str, Any]:
         "restarts": {name: task.restarts for name, task in pool.tasks.items()},
         "finished": all(task.done == task.task.segments for task in pool.tasks.values()),
         "planned": {**asdict(planned), "green_share": planned.green_share},
+        "stochastic": _stochastic(pool.plans[0][2].stochastic),
         "energy_difference": energy_difference,
         "differences": _differences(stages),
         "solver": {
@@ -216,6 +238,35 @@ def _dispatch_summary(pool: Pool, intervals: pd.DataFrame) -> dict[str, Any]:
             "plans": len(pool.plans),
         },
     }
+
+
+def _stochastic(value: StochasticValue | None) -> dict[str, Any] | None:
+    """What it is worth that the first plan was made for samples."""
+    if value is None:
+        return None
+    return {
+        "expected_cost": value.expected_cost_usd,
+        "mean_value_cost": value.mean_value_cost_usd,
+        "wait_and_see_cost": value.wait_and_see_cost_usd,
+        "value_of_stochastic_solution": value.of_the_stochastic_solution_usd,
+        "value_of_stochastic_solution_at_most": _finite(value.of_the_stochastic_solution_at_most_usd),
+        "value_of_perfect_information": value.of_perfect_information_usd,
+        "value_of_perfect_information_at_most": _finite(value.of_perfect_information_at_most_usd),
+        "mean_value_breaks": list(value.mean_value_breaks),
+        "samples": {
+            sample.name: {
+                "probability": sample.probability,
+                "cost": sample.cost_usd,
+                "mean_value_cost": sample.mean_value_cost_usd,
+                "wait_and_see_cost": sample.wait_and_see_cost_usd,
+            }
+            for sample in value.samples
+        },
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _stages(pool: Pool, intervals: pd.DataFrame) -> dict[str, Money]:
@@ -231,10 +282,6 @@ def _stages(pool: Pool, intervals: pd.DataFrame) -> dict[str, Money]:
     value = foreseen.gpu_value_usd_per_h()
     promised = OtherCosts(restarts, float(value @ pool.promised_gpu_h))
 
-    def in_slots(problem: DispatchProblem, power: Floats, other: OtherCosts) -> Money:
-        series = np.array(problem.price_usd_per_mwh), np.array(problem.renewable_mw)
-        return money(problem, *series, power, slot_hours, other)
-
     edges_h = np.arange(slots + 1) * foreseen.slot_h
     used_mwh = np.concatenate([[0.0], np.cumsum(load * hours)])
     ends_h = np.concatenate([[0.0], intervals.end_s / 3600])
@@ -243,9 +290,9 @@ def _stages(pool: Pool, intervals: pd.DataFrame) -> dict[str, Money]:
     own = OtherCosts(own_restarts, _opportunity_cost(pool))
     supplied = intervals.surplus_used_kw.to_numpy() / 1000, intervals.grid_import_kw.to_numpy() / 1000
     return {
-        "planned": in_slots(foreseen, pool.promised_mw, promised),
-        "forecast_error": in_slots(actual, pool.promised_mw, promised),
-        "deviations": in_slots(actual, executed_mw, on_slots),
+        "planned": expected_money(foreseen, pool.promised_mw, slot_hours, promised),
+        "forecast_error": expected_money(actual, pool.promised_mw, slot_hours, promised),
+        "deviations": expected_money(actual, executed_mw, slot_hours, on_slots),
         "slot_averaging": money(actual, price, generation, load, hours, own),
         "realised": priced(actual, price, generation, *supplied, hours, own),
     }
@@ -269,9 +316,9 @@ def _opportunity_cost(pool: Pool) -> float:
 def _differences(stages: dict[str, Money]) -> dict[str, dict[str, float]]:
     """What each cause adds to the plan's cost and curtailment.
 
-    forecast_error: prices and supply are not as foreseen.  deviations: failures and what was planned anew.
-    slot_averaging: within a slot neither load nor signals are constant.  supply_order: the site uses its own renewable
-    power first, also where importing and curtailing would pay.
+    forecast_error: prices and supply are not as foreseen, or not the mean of the samples.  deviations: failures and
+    what was planned anew.  slot_averaging: within a slot neither load nor signals are constant.  supply_order: the site
+    uses its own renewable power first, also where importing and curtailing would pay.
     """
     names, values = list(stages), list(stages.values())
     found = {}

@@ -92,7 +92,9 @@ class SiteSignals:
     summaries: dict[str, str] = field(default_factory=dict)
 
 
-def site_signals(site: Any, start: datetime, horizon_ms: int, plant_kw: float | None = None) -> SiteSignals:
+def site_signals(
+    site: Any, start: datetime, horizon_ms: int, plant_kw: float | None = None, peak_kw: float | None = None
+) -> SiteSignals:
     """Load and convert every signal of a site for the horizon.
 
     Args:
@@ -101,6 +103,7 @@ def site_signals(site: Any, start: datetime, horizon_ms: int, plant_kw: float | 
         horizon_ms: Its end on the clock. [ms]
         plant_kw: Peak of the renewable plant that the generation is to be scaled to: a profile per unit as it stands,
             a power by its own peak within the horizon.  Absent: the generation is a power, as it stands. [kW]
+        peak_kw: Peak that a power is scaled by instead of its own, as where two records of one plant differ. [kW]
 
     Raises:
         SignalError: Listing every signal that cannot be read or does not cover the horizon.
@@ -109,7 +112,7 @@ def site_signals(site: Any, start: datetime, horizon_ms: int, plant_kw: float | 
     for key in QUANTITIES:
         spec = getattr(site, key, None)
         if spec is not None and key == "generation" and plant_kw is not None:
-            loader.add_plant(key, spec, plant_kw)
+            loader.add_plant(key, spec, plant_kw, peak_kw)
         elif spec is not None:
             loader.add(key, spec)
     if loader.problems:
@@ -120,6 +123,17 @@ def site_signals(site: Any, start: datetime, horizon_ms: int, plant_kw: float | 
         absorption = steps.setdefault("absorption", zero)
         steps["surplus"] = steps["generation"].combine(absorption, lambda g, a: np.maximum(g - a, 0.0))
     return SiteSignals(steps, loader.currency, tuple(loader.warnings), loader.summaries)
+
+
+def generation_peak_kw(site: Any, start: datetime, horizon_ms: int) -> float | None:
+    """Peak of a site's generation within the horizon; None for a profile per unit, or without one. [kW]
+
+    Raises:
+        SignalError: It cannot be read or does not cover the horizon.
+    """
+    if site.generation is None or site.generation.unit in PER_UNIT:
+        return None
+    return max(site_signals(site, start, horizon_ms).steps["generation"].values)
 
 
 def scenario_signals(scenario: Any) -> dict[str, SiteSignals]:
@@ -180,11 +194,11 @@ class _Loader:
             if steps is not None:
                 self.keep(key, steps)
 
-    def add_plant(self, key: str, spec: Any, plant_kw: float) -> None:
+    def add_plant(self, key: str, spec: Any, plant_kw: float, peak_kw: float | None) -> None:
         per_unit = spec.unit in PER_UNIT
         steps = self.read(key, spec, "fraction" if per_unit else "power")
         if steps is not None:
-            peak = 1.0 if per_unit else max(steps.values)
+            peak = 1.0 if per_unit else peak_kw or max(steps.values)
             if peak <= 0:
                 self.problems.append((key, f"must be above zero somewhere, to be scaled to {plant_kw:g} kW"))
             else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import json
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from curtailsim.spec import Problem, ScenarioError
+from curtailsim.streams import stream
 from curtailsim.training.specs import Corpus as CorpusSpec
 from curtailsim.training.specs import FilesCorpus, PythonCorpus, ShakespeareCorpus
 
@@ -155,12 +155,6 @@ def byte_entropy(text: bytes) -> float:
     counts = np.bincount(np.frombuffer(text, dtype=np.uint8), minlength=256)
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
-
-
-def stream(seed: int, *names: str) -> np.random.Generator:
-    """Random generator of its own for every seed and name; the names may not be confused with each other."""
-    digest = hashlib.sha256(json.dumps([seed, *names]).encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
 class Batches:

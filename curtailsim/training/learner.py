@@ -12,7 +12,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from curtailsim.training.corpus import Batches, spaced_windows, stream
+from curtailsim.streams import stream
+from curtailsim.training.corpus import Batches, spaced_windows
 from curtailsim.training.model import VOCABULARY, Gpt, share_storage
 from curtailsim.training.specs import AdamW, GptLearner, InnerOptimizer, Sgd
 
