@@ -638,12 +638,12 @@ class Measurement(Spec):
     """Measured speed and power of a layout.
 
     Args:
-        label: The mode it belongs to, such as tp4-pp8-dp64.
+        mode: The mode it belongs to, such as tp4-pp8-dp64.
         tokens_per_s: Throughput. [tokens/s]
         facility_mw: Facility power of its GPUs while training. [MW]
     """
 
-    label: str
+    mode: str
     tokens_per_s: PositiveFloat
     facility_mw: PositiveFloat
 
@@ -653,7 +653,7 @@ def with_measurements(modes: Iterable[ParallelMode], measurements: Iterable[Meas
 
     The MFU scales with the throughput; the compute share is left as modelled, since no meter gives it.
     """
-    measured = {measurement.label: measurement for measurement in measurements}
+    measured = {measurement.mode: measurement for measurement in measurements}
 
     def replaced(mode: ParallelMode) -> ParallelMode:
         found = measured.get(mode.label)

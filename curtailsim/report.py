@@ -28,12 +28,12 @@ def percent(value: float | None, digits: int = 1) -> str:
 def show(results: Results, console: Console) -> None:
     """Print everything about a results folder."""
     if results.summary.get("system") == "dispatch_centres":
-        from curtailsim import dispatch_centres_report
+        from curtailsim.dispatch import centres_report
 
-        console.print(Group(*dispatch_centres_report.parts(results)))
+        console.print(Group(*centres_report.parts(results)))
         return
     if results.summary.get("system") == "dispatch":
-        from curtailsim import dispatch_report
+        from curtailsim.dispatch import report as dispatch_report
 
         console.print(Group(*dispatch_report.parts(results)))
         return

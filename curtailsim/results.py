@@ -25,9 +25,9 @@ from typing import Any
 import pandas as pd
 
 from curtailsim import simulation
-from curtailsim.dispatch_centres_scenario import CentresScenario
-from curtailsim.dispatch_planner import OPTIMUM
-from curtailsim.dispatch_scenario import DispatchScenario
+from curtailsim.dispatch.centres_scenario import CentresScenario
+from curtailsim.dispatch.planner import OPTIMUM
+from curtailsim.dispatch.scenario import DispatchScenario
 from curtailsim.energy.signals import scenario_signals
 from curtailsim.metrics import RunTables, ratio
 from curtailsim.scenario import FILE_KEYS, Scenario, TokensOnly, dump
@@ -151,11 +151,11 @@ def run(
 def _engine(scenario: Scenario | DispatchScenario) -> Any:
     """The module that plans and simulates a scenario of this kind."""
     if isinstance(scenario, CentresScenario):
-        from curtailsim import dispatch_centres_run
+        from curtailsim.dispatch import centres_run
 
-        return dispatch_centres_run
+        return centres_run
     if isinstance(scenario, DispatchScenario):
-        from curtailsim import dispatch_run
+        from curtailsim.dispatch import run as dispatch_run
 
         return dispatch_run
     return simulation
@@ -163,11 +163,11 @@ def _engine(scenario: Scenario | DispatchScenario) -> Any:
 
 def _draw(folder: Path, scenario: Scenario | DispatchScenario, tables: dict[str, RunTables]) -> None:
     if isinstance(scenario, CentresScenario):
-        from curtailsim import dispatch_centres_plots
+        from curtailsim.dispatch import centres_plots
 
-        dispatch_centres_plots.draw(folder, scenario, tables)
+        centres_plots.draw(folder, scenario, tables)
     elif isinstance(scenario, DispatchScenario):
-        from curtailsim import dispatch_plots
+        from curtailsim.dispatch import plots as dispatch_plots
 
         dispatch_plots.draw(folder, scenario, tables)
     else:

@@ -403,10 +403,11 @@ def _kind(raw: Mapping[str, Any]) -> tuple[type[Spec], Callable[[Any], Iterable[
     """The model a scenario is checked with, and the check of what no single key shows."""
     policy = raw.get("policy")
     if "dispatch" in raw or (isinstance(policy, Mapping) and policy.get("type") == "dispatch_plan"):
-        from curtailsim import dispatch_centres_scenario, dispatch_scenario
+        from curtailsim.dispatch import centres_scenario
+        from curtailsim.dispatch import scenario as dispatch_scenario
 
-        if dispatch_centres_scenario.wanted(raw):
-            return dispatch_centres_scenario.CentresScenario, dispatch_centres_scenario.cross_check
+        if centres_scenario.wanted(raw):
+            return centres_scenario.CentresScenario, centres_scenario.cross_check
         return dispatch_scenario.DispatchScenario, dispatch_scenario.cross_check
     return Scenario, _cross_check
 

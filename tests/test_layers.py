@@ -22,7 +22,7 @@ AT_HOME = {
         "federation.py",
         "controller.py",
         "recorder.py",
-        "dispatch_clock.py",
+        "dispatch/clock.py",
         "training/",
     ),
 }

@@ -190,7 +190,7 @@ def test_no_mode_on_the_front_is_beaten(catalogues: dict[str, Catalogue]) -> Non
 def test_measurements_replace_the_model(catalogues: dict[str, Catalogue]) -> None:
     """A measured mode has the measured speed and power; the others stay."""
     front = pareto_front(catalogues["Llama-2-7B"].modes)
-    measured = Measurement(label=front[0].label, tokens_per_s=front[0].tokens_per_s / 2, facility_mw=0.5)
+    measured = Measurement(mode=front[0].label, tokens_per_s=front[0].tokens_per_s / 2, facility_mw=0.5)
     first, *rest = with_measurements(front, [measured])
     assert (first.facility_mw, first.mfu) == (0.5, pytest.approx(front[0].mfu / 2))
     assert tuple(rest) == front[1:]

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from curtailsim.clock import AT_THE_END, Clock, Process, settle
-from curtailsim.dispatch import Run
-from curtailsim.dispatch_centres import (
+from curtailsim.dispatch.centres import (
     Centre,
     CentresPlan,
     CentresProblem,
@@ -23,11 +22,12 @@ from curtailsim.dispatch_centres import (
     evaluate,
     solve,
 )
-from curtailsim.dispatch_centres_scenario import CentresScenario
-from curtailsim.dispatch_clock import STATES, TaskOnClock, Watcher, make_learners, operate, to_ms, total_steps
-from curtailsim.dispatch_planner import OPTIMUM
-from curtailsim.dispatch_problem import actual_problem
-from curtailsim.dispatch_scenario import actual_signals
+from curtailsim.dispatch.centres_scenario import CentresScenario
+from curtailsim.dispatch.clock import STATES, TaskOnClock, Watcher, make_learners, operate, to_ms, total_steps
+from curtailsim.dispatch.horizon import actual_problem
+from curtailsim.dispatch.plan import Run
+from curtailsim.dispatch.planner import OPTIMUM
+from curtailsim.dispatch.scenario import actual_signals
 from curtailsim.energy.microgrid import SiteMicrogrid
 from curtailsim.linear_program import Progress
 from curtailsim.recorder import Recorder

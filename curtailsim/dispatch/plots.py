@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from curtailsim.dispatch_planner import OPTIMUM
-from curtailsim.dispatch_scenario import DispatchScenario
+from curtailsim.dispatch.planner import OPTIMUM
+from curtailsim.dispatch.scenario import DispatchScenario
 from curtailsim.metrics import RunTables
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.

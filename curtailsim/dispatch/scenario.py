@@ -25,17 +25,19 @@ from pydantic import (
     model_validator,
 )
 
-from curtailsim.dispatch import Mode
+from curtailsim.dispatch.problem import Mode
 from curtailsim.energy.signals import PER_UNIT, SignalError, SiteSignals, generation_peak_kw, site_signals
 from curtailsim.parallelism import (
     ACCELERATORS,
     SHAPES,
     Accelerator,
     Catalogue,
+    Measurement,
     ModelShape,
     ParallelMode,
     enumerate_modes,
     pareto_front,
+    with_measurements,
 )
 from curtailsim.scenario import NAME, Simple, TokensOnly
 from curtailsim.spec import Problem, Spec, near_match
@@ -68,7 +70,7 @@ class Replan(Spec):
 
 
 class DispatchPlan(Spec):
-    """Run training tasks by a plan of `dispatch_solver.solve`.
+    """Run training tasks by a plan of `solver.solve`.
 
     Attributes:
         plan: A plan to execute instead, a JSON file such as the `plan.json` of a results folder.
@@ -138,6 +140,7 @@ class DispatchTask(Spec):
         checkpoint_h: Stall per checkpoint written. [h]
         restart_cost: Charge per (re)start. [currency]
         modes: Choose from the Pareto front, or from all usable modes (slow).
+        measurements: Measured speed and power of modes, in place of those of the model.
     """
 
     type: Literal["pretraining"] = "pretraining"
@@ -149,6 +152,7 @@ class DispatchTask(Spec):
     checkpoint_h: NonNegativeFloat = 0.5 / 60
     restart_cost: NonNegativeFloat = 1.0
     modes: Literal["pareto", "all"] = "pareto"
+    measurements: tuple[Measurement, ...] = ()
 
     @field_validator("model")
     @classmethod
@@ -368,7 +372,7 @@ class Dispatch(Spec):
 
     def modes(self, task: DispatchTask) -> tuple[ParallelMode, ...]:
         """The modes of a pre-training task that a plan may choose from."""
-        usable = self.catalogue(task).modes
+        usable = with_measurements(self.catalogue(task).modes, task.measurements)
         return pareto_front(usable) if task.modes == "pareto" else usable
 
 
@@ -546,6 +550,13 @@ def _check_modes(scenario: DispatchScenario) -> Iterator[Problem]:
             listed = ", ".join(f"{count} by {rule}" for rule, count in counts.items())
             rule = f"has no usable mode on {scenario.dispatch.pool_gpus:,} GPUs (rejected: {listed}); add GPUs"
             yield Problem(f"dispatch.tasks[{index}].model", rule)
+        labels = {mode.label for mode in catalogue.modes}
+        for number, measured in enumerate(task.measurements if labels else ()):
+            if measured.mode not in labels:
+                rule = (
+                    f"{measured.mode!r} is no usable mode; `python -m curtailsim modes` lists them with their reasons"
+                )
+                yield Problem(f"dispatch.tasks[{index}].measurements[{number}].mode", rule)
 
 
 def _check_units(scenario: DispatchScenario) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""What is a plan of `dispatch_solver.solve` worth, and how much do simpler views of training overstate or miss?
+"""What is a plan of `solver.solve` worth, and how much do simpler views of training overstate or miss?
 
 Two kinds of comparison.  *Plans* that a simpler operator could carry out cost at least as much as the optimum: the
 flat plans `fixed` and `fixed_best`, `pause_only` (one mode per task) and `mode_only` (no waiting).  *Relaxations*
@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from curtailsim.dispatch import DispatchProblem, ExpectedSupply, Mode, Plan, Task, evaluate, run_arcs
-from curtailsim.dispatch_heuristic import FlatPlan, flat_plans, heuristic
-from curtailsim.dispatch_solver import (
+from curtailsim.dispatch.heuristic import FlatPlan, flat_plans
+from curtailsim.dispatch.plan import ExpectedSupply, Plan, evaluate, run_arcs
+from curtailsim.dispatch.problem import DispatchProblem, Mode, Task
+from curtailsim.dispatch.solver import (
     Solution,
     add_supply,
     build_run_model,
@@ -270,60 +271,3 @@ def _relaxation(
     load = result.values[first:].reshape(problem.slots, -1).sum(axis=1)
     curtailed = ExpectedSupply.of(problem).curtailed_mwh(load)
     return Relaxation(name, result.objective, result.bound, curtailed, tuple(load.tolist()))
-
-
-# ------------------------------------------------------------------------------------------------------ side by side
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One row of the table that sets a plan beside its baselines.
-
-    Args:
-        name: Baseline, relaxation, or `optimum`.
-        kind: Whether it can be carried out (`plan`) or only promised (`relaxation`).
-        cost_usd: Its cost. [USD]
-        cost_cut: Share of the cost of `fixed` that it saves. [-]
-        curtailed_mwh: Renewable energy left unused. [MWh]
-    """
-
-    name: str
-    kind: Literal["plan", "relaxation"]
-    cost_usd: float
-    cost_cut: float
-    curtailed_mwh: float
-
-
-def compare(problem: DispatchProblem, optimum: Plan, *, time_limit_s: float = 60.0) -> tuple[Comparison, ...]:
-    """A plan beside its baselines and relaxations, cheapest first.
-
-    `mode_only` is left out, since its time is unbounded on short slots; call it where slots are an hour long.
-
-    Args:
-        problem: The problem.
-        optimum: The plan to judge.
-        time_limit_s: Time limit of each program. [s]
-    """
-    plans = {
-        "optimum": optimum,
-        "heuristic": heuristic(problem),
-        "pause_only": pause_only(problem, time_limit_s=time_limit_s).plan,
-        "fixed_best": fixed_best(problem),
-        "fixed": fixed(problem),
-    }
-    relaxations = (
-        linear(problem),
-        hull(problem),
-        anytime(problem, time_limit_s=time_limit_s),
-        delay(problem, time_limit_s=time_limit_s),
-    )
-    reference = evaluate(problem, fixed(problem)).cost_usd
-    costs: list[tuple[str, Literal["plan", "relaxation"], float, float]] = [
-        (relaxed.name, "relaxation", relaxed.cost_usd, relaxed.curtailed_mwh) for relaxed in relaxations
-    ]
-    for name, plan in plans.items():
-        if plan is not None:
-            found = evaluate(problem, plan)
-            costs.append((name, "plan", found.cost_usd, found.curtailed_mwh))
-    rows = [Comparison(name, kind, cost, 1 - cost / reference, curtailed) for name, kind, cost, curtailed in costs]
-    return tuple(sorted(rows, key=lambda row: row.cost_usd))

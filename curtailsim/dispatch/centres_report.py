@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from curtailsim.dispatch_planner import OPTIMUM
-from curtailsim.dispatch_report import percent, titled_table
+from curtailsim.dispatch.planner import OPTIMUM
+from curtailsim.dispatch.report import percent, titled_table
 from curtailsim.report import number
 from curtailsim.results import Results
 

@@ -23,20 +23,10 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
-from curtailsim.dispatch import (
-    DispatchProblem,
-    Evaluation,
-    Floats,
-    Plan,
-    Run,
-    Supply,
-    Task,
-    audit,
-    run_arcs,
-    run_slots,
-)
-from curtailsim.dispatch import evaluate as evaluate_centre
-from curtailsim.dispatch_solver import add_supply, gpu_cliques, relative_gap_of
+from curtailsim.dispatch.plan import Evaluation, Plan, Run, Supply, audit, run_arcs, run_slots
+from curtailsim.dispatch.plan import evaluate as evaluate_centre
+from curtailsim.dispatch.problem import DispatchProblem, Floats, Task
+from curtailsim.dispatch.solver import add_supply, gpu_cliques, relative_gap_of
 from curtailsim.linear_program import LinearProgram, LinearResult, Progress, solver_available
 from curtailsim.spec import Problem, ScenarioError, Spec
 

@@ -18,9 +18,10 @@ import numpy as np
 import simpy
 
 from curtailsim.clock import AT_THE_END, Clock, Process, settle
-from curtailsim.dispatch import Floats, Mode, Run, Task
-from curtailsim.dispatch_planner import OPTIMUM, Planned, Planner, Situation
-from curtailsim.dispatch_scenario import DispatchScenario, DivisibleTask, Failure, Replan, actual_signals
+from curtailsim.dispatch.plan import Run
+from curtailsim.dispatch.planner import OPTIMUM, Planned, Planner, Situation
+from curtailsim.dispatch.problem import Floats, Mode, Task
+from curtailsim.dispatch.scenario import DispatchScenario, DivisibleTask, Failure, Replan, actual_signals
 from curtailsim.energy.microgrid import SiteMicrogrid
 from curtailsim.recorder import Recorder, Segment
 from curtailsim.scenario import TokensOnly

@@ -10,15 +10,8 @@ from collections.abc import Iterator
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
 
-from curtailsim import dispatch_scenario
-from curtailsim.dispatch_scenario import (
-    Baseline,
-    Dispatch,
-    DispatchScenario,
-    DispatchSite,
-    DispatchTask,
-    Forecast,
-)
+from curtailsim.dispatch import scenario as dispatch_scenario
+from curtailsim.dispatch.scenario import Baseline, Dispatch, DispatchScenario, DispatchSite, DispatchTask, Forecast
 from curtailsim.parallelism import ACCELERATORS, Accelerator
 from curtailsim.spec import Problem, Spec, near_match
 

@@ -10,32 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dispatch_worlds import replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curtailsim.dispatch import (
-    DispatchProblem,
-    ExpectedSupply,
-    Mode,
-    Plan,
-    Run,
-    Sample,
-    Task,
-    audit,
-    evaluate,
-    load_and_gpus,
-    replay,
-    run_arcs,
-)
-from curtailsim.dispatch_baselines import anytime, hull
-from curtailsim.dispatch_heuristic import best_response
-from curtailsim.dispatch_planner import OPTIMUM, Planner, Situation
-from curtailsim.dispatch_problem import actual_problem, foreseen_problem
-from curtailsim.dispatch_report import parts
-from curtailsim.dispatch_run import DispatchRun, simulate
-from curtailsim.dispatch_scenario import DispatchScenario
-from curtailsim.dispatch_solver import build_run_model, expected_supply_pieces, solve
-from curtailsim.dispatch_stochastic import solve_for_mean, solve_for_samples, stochastic_value
+from curtailsim.dispatch.baselines import anytime, hull
+from curtailsim.dispatch.heuristic import best_response
+from curtailsim.dispatch.horizon import actual_problem, foreseen_problem
+from curtailsim.dispatch.plan import ExpectedSupply, Plan, Run, audit, evaluate, load_and_gpus, run_arcs
+from curtailsim.dispatch.planner import OPTIMUM, Planner, Situation
+from curtailsim.dispatch.problem import DispatchProblem, Mode, Sample, Task
+from curtailsim.dispatch.report import parts
+from curtailsim.dispatch.run import DispatchRun, simulate
+from curtailsim.dispatch.scenario import DispatchScenario
+from curtailsim.dispatch.solver import build_run_model, expected_supply_pieces, solve
+from curtailsim.dispatch.stochastic import solve_for_mean, solve_for_samples, stochastic_value
 from curtailsim.metrics import RunTables
 from curtailsim.results import Results, run
 from curtailsim.scenario import dump, load
@@ -43,7 +32,7 @@ from curtailsim.spec import ScenarioError
 
 pytest.importorskip("highspy")
 
-SCENARIO = Path(__file__).parents[1] / "scenarios" / "grid_knob_stochastic.yaml"
+SCENARIO = Path(__file__).parents[2] / "scenarios" / "grid_knob_stochastic.yaml"
 DRAWN = "dispatch.samples=[]", "dispatch.drawn_samples={count: 4, price_sd: 8, generation_sd: 0.4, correlation_h: 2}"
 
 
@@ -479,7 +468,7 @@ def test_a_plan_of_the_users_own_is_judged_by_the_samples(tmp_path: Path) -> Non
 
 def test_without_a_solver_the_heuristic_plans_for_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same plan, exact for one task, with nothing proved."""
-    monkeypatch.setattr("curtailsim.dispatch_solver.solver_available", lambda: False)
+    monkeypatch.setattr("curtailsim.dispatch.solver.solver_available", lambda: False)
     found = executed(asked("dispatch.comparators=[]")).summary["stochastic"]
     assert found["value_of_stochastic_solution"] == pytest.approx(5)
     assert found["value_of_stochastic_solution_at_most"] is None

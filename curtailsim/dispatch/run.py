@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from curtailsim import dispatch_baselines
-from curtailsim.dispatch import DispatchProblem, evaluate
-from curtailsim.dispatch_clock import Pool, Watcher
-from curtailsim.dispatch_heuristic import heuristic
-from curtailsim.dispatch_planner import OPTIMUM, Planner, require_solver
-from curtailsim.dispatch_scenario import DispatchScenario, DivisibleTask
-from curtailsim.dispatch_tables import tables
+from curtailsim.dispatch import baselines
+from curtailsim.dispatch.clock import Pool, Watcher
+from curtailsim.dispatch.heuristic import heuristic
+from curtailsim.dispatch.plan import evaluate
+from curtailsim.dispatch.planner import OPTIMUM, Planner, require_solver
+from curtailsim.dispatch.problem import DispatchProblem
+from curtailsim.dispatch.scenario import DispatchScenario, DivisibleTask
+from curtailsim.dispatch.tables import tables
 from curtailsim.linear_program import Progress
 from curtailsim.metrics import RunTables, ratio
 from curtailsim.spec import ScenarioError
@@ -170,7 +171,7 @@ def _comparator(problem: DispatchProblem, name: str, gap: float, time_limit_s: f
         found = evaluate(problem, plan)
         return found.cost_usd, found.curtailed_mwh
     require_solver(name)
-    view = getattr(dispatch_baselines, name)
+    view = getattr(baselines, name)
     limits = {} if name in ("hull", "linear") else {"relative_gap": gap, "time_limit_s": time_limit_s}
     relaxed = view(problem, **limits)
     return relaxed.cost_usd, relaxed.curtailed_mwh

@@ -14,14 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from curtailsim import dispatch_baselines
-from curtailsim.dispatch import (
-    UNCERTAIN,
-    DispatchProblem,
-    Floats,
+from curtailsim.dispatch import baselines
+from curtailsim.dispatch.horizon import actual_problem, foreseen_problem
+from curtailsim.dispatch.plan import (
     Plan,
     Run,
-    Sample,
     Supply,
     audit,
     evaluate,
@@ -30,10 +27,10 @@ from curtailsim.dispatch import (
     remaining_problem,
     run_slots,
 )
-from curtailsim.dispatch_problem import actual_problem, foreseen_problem
-from curtailsim.dispatch_scenario import DispatchScenario
-from curtailsim.dispatch_solver import build_run_model, solve
-from curtailsim.dispatch_stochastic import StochasticValue, solve_for_mean, solve_for_samples, stochastic_value
+from curtailsim.dispatch.problem import UNCERTAIN, DispatchProblem, Floats, Sample
+from curtailsim.dispatch.scenario import DispatchScenario
+from curtailsim.dispatch.solver import build_run_model, solve
+from curtailsim.dispatch.stochastic import StochasticValue, solve_for_mean, solve_for_samples, stochastic_value
 from curtailsim.linear_program import Progress, solver_available
 from curtailsim.spec import Problem, ScenarioError
 
@@ -205,10 +202,10 @@ class Planner:
         if name == "mean_value":
             return self._for_mean(problem)
         if name in ("fixed", "fixed_best"):
-            plan = getattr(dispatch_baselines, name)(problem)
+            plan = getattr(baselines, name)(problem)
             return Planned(plan.runs, *self._promise(problem, plan.runs), name)
         require_solver(name)
-        search = getattr(dispatch_baselines, name)
+        search = getattr(baselines, name)
         found = search(problem, relative_gap=rules.gap, time_limit_s=rules.time_limit_s)
         bound = found.bound_usd if math.isfinite(found.bound_usd) else None
         gap = found.relative_gap if math.isfinite(found.relative_gap) else None

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from curtailsim.dispatch import DispatchProblem, Plan, account, audit, evaluate
-from curtailsim.dispatch_solver import Solution, solve
+from curtailsim.dispatch.plan import Plan, account, audit, evaluate
+from curtailsim.dispatch.problem import DispatchProblem
+from curtailsim.dispatch.solver import Solution, solve
 from curtailsim.linear_program import Progress
 
 

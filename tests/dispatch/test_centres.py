@@ -13,10 +13,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from curtailsim import dispatch_solver
 from curtailsim.cli import app
-from curtailsim.dispatch import DispatchProblem, Mode, Supply, Task, run_increments_mw
-from curtailsim.dispatch_centres import (
+from curtailsim.dispatch import solver
+from curtailsim.dispatch.centres import (
     Centre,
     CentresPlan,
     CentresProblem,
@@ -27,12 +26,14 @@ from curtailsim.dispatch_centres import (
     evaluate,
     solve,
 )
-from curtailsim.dispatch_centres_clock import FIXED_PLACEMENT, centres_problem
-from curtailsim.dispatch_centres_run import simulate
-from curtailsim.dispatch_centres_scenario import CentresScenario
-from curtailsim.dispatch_planner import OPTIMUM, Planner
-from curtailsim.dispatch_run import DispatchRun
-from curtailsim.dispatch_scenario import DispatchScenario
+from curtailsim.dispatch.centres_clock import FIXED_PLACEMENT, centres_problem
+from curtailsim.dispatch.centres_run import simulate
+from curtailsim.dispatch.centres_scenario import CentresScenario
+from curtailsim.dispatch.plan import Supply, run_increments_mw
+from curtailsim.dispatch.planner import OPTIMUM, Planner
+from curtailsim.dispatch.problem import DispatchProblem, Mode, Task
+from curtailsim.dispatch.run import DispatchRun
+from curtailsim.dispatch.scenario import DispatchScenario
 from curtailsim.metrics import RunTables
 from curtailsim.results import run
 from curtailsim.scenario import dump, load
@@ -40,7 +41,7 @@ from curtailsim.spec import ScenarioError
 
 pytest.importorskip("highspy")
 
-SCENARIOS = Path(__file__).parents[1] / "scenarios"
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TWO = SCENARIOS / "grid_knob_two_centres.yaml"
 TOKENS_ONLY = "training.learner={type: tokens_only}"
 TINY = "training.learner={type: gpt, layers: 1, heads: 1, width: 16, sequence_bytes: 32, batch_sequences: 4}"
@@ -210,11 +211,11 @@ def test_brute_force_agrees(seed: int) -> None:
 
 
 def test_one_centre_is_the_ordinary_dispatch() -> None:
-    """The same cost as `dispatch_solver.solve`, with two tasks that share the pool."""
+    """The same cost as `solver.solve`, with two tasks that share the pool."""
     tasks = task("a", 1.0, 3, 50), task("b", 1.5, 2, 100)
     own = centre("campus", (50.0, 10.0, 80.0, 20.0, 30.0, 5.0), *tasks, renewable_mw=(0.5,) * 6)
     transfers = tuple(Transfer(task=name, hours=1, energy_mwh=1) for name in "ab")
-    ordinary = dispatch_solver.solve(own.problem, relative_gap=EXACT)
+    ordinary = solver.solve(own.problem, relative_gap=EXACT)
     found = solve(CentresProblem(centres=(own,), transfers=transfers), relative_gap=EXACT)
     assert found.accounts.cost_usd == pytest.approx(ordinary.evaluation.cost_usd, abs=1e-4)
 
@@ -360,7 +361,7 @@ def test_one_site_is_the_ordinary_scenario() -> None:
     assert isinstance(plain, DispatchScenario) and isinstance(alone, CentresScenario)
     problem, ordinary = centres_problem(alone), Planner(plain).foreseen
     assert problem.centres[0].problem == ordinary
-    cost = dispatch_solver.solve(ordinary, relative_gap=0.001).evaluation.cost_usd
+    cost = solver.solve(ordinary, relative_gap=0.001).evaluation.cost_usd
     found = solve(problem, relative_gap=0.001)
     assert found.accounts.cost_usd == pytest.approx(cost, rel=2e-3)
     assert found.plan.moves == ()

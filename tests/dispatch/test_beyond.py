@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dispatch_worlds import replay
 
-from curtailsim.dispatch import DispatchProblem, Mode, Plan, Run, evaluate, load_and_gpus, remaining_problem, replay
-from curtailsim.dispatch_baselines import anytime, hull
-from curtailsim.dispatch_heuristic import best_response
-from curtailsim.dispatch_planner import OPTIMUM, Planner
-from curtailsim.dispatch_report import parts
-from curtailsim.dispatch_run import DispatchRun, simulate
-from curtailsim.dispatch_scenario import DispatchScenario
-from curtailsim.dispatch_solver import solve
+from curtailsim.dispatch.baselines import anytime, hull
+from curtailsim.dispatch.heuristic import best_response
+from curtailsim.dispatch.plan import Plan, Run, evaluate, load_and_gpus, remaining_problem
+from curtailsim.dispatch.planner import OPTIMUM, Planner
+from curtailsim.dispatch.problem import DispatchProblem, Mode
+from curtailsim.dispatch.report import parts
+from curtailsim.dispatch.run import DispatchRun, simulate
+from curtailsim.dispatch.scenario import DispatchScenario
+from curtailsim.dispatch.solver import solve
 from curtailsim.metrics import RunTables
 from curtailsim.results import Results, run
 from curtailsim.scenario import dump, load
@@ -22,7 +24,7 @@ from curtailsim.spec import ScenarioError
 
 pytest.importorskip("highspy")
 
-SCENARIOS = Path(__file__).parents[1] / "scenarios"
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 NO_PLOTS = ("dispatch.baselines=[]", "dispatch.comparators=[]")
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from curtailsim import report
-from curtailsim.dispatch_planner import OPTIMUM
+from curtailsim.dispatch.planner import OPTIMUM
 from curtailsim.report import number
 from curtailsim.results import Results
 

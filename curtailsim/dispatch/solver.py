@@ -11,20 +11,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from curtailsim.dispatch import (
-    DispatchProblem,
-    Evaluation,
-    ExpectedSupply,
-    Floats,
-    Plan,
-    Run,
-    Task,
-    evaluate,
-    plan_of,
-    run_arcs,
-    run_starts,
-)
-from curtailsim.dispatch_heuristic import heuristic
+from curtailsim.dispatch.heuristic import heuristic
+from curtailsim.dispatch.plan import Evaluation, ExpectedSupply, Plan, Run, evaluate, plan_of, run_arcs, run_starts
+from curtailsim.dispatch.problem import DispatchProblem, Floats, Task
 from curtailsim.linear_program import LinearProgram, LinearResult, Progress, solver_available
 from curtailsim.spec import Problem, ScenarioError
 

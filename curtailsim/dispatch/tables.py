@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from curtailsim.dispatch import Floats, Plan
-from curtailsim.dispatch_clock import Pool, TaskOnClock
-from curtailsim.dispatch_planner import Money, OtherCosts, expected_money, money, priced
-from curtailsim.dispatch_problem import gpu_value_steps
-from curtailsim.dispatch_scenario import Dispatch
-from curtailsim.dispatch_stochastic import StochasticValue
+from curtailsim.dispatch.clock import Pool, TaskOnClock
+from curtailsim.dispatch.horizon import gpu_value_steps
+from curtailsim.dispatch.plan import Plan
+from curtailsim.dispatch.planner import Money, OtherCosts, expected_money, money, priced
+from curtailsim.dispatch.problem import Floats
+from curtailsim.dispatch.scenario import Dispatch
+from curtailsim.dispatch.stochastic import StochasticValue
 from curtailsim.metrics import (
     RunTables,
     account_table,

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from curtailsim.cli import app
-from curtailsim.dispatch_planner import OPTIMUM, Planner, Situation
-from curtailsim.dispatch_run import DispatchRun, simulate
-from curtailsim.dispatch_scenario import DispatchScenario
+from curtailsim.dispatch.planner import OPTIMUM, Planner, Situation
+from curtailsim.dispatch.run import DispatchRun, simulate
+from curtailsim.dispatch.scenario import DispatchScenario
 from curtailsim.energy.signals import Steps
 from curtailsim.metrics import RunTables
 from curtailsim.results import Results, run
@@ -26,7 +26,7 @@ from curtailsim.training.tasks import TaskLearner, real_steps
 
 pytest.importorskip("highspy")
 
-SCENARIOS = Path(__file__).parents[1] / "scenarios"
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 QUICK = ("dispatch.slot_h=1", "dispatch.tasks.*.segments=2", "dispatch.baselines=[fixed]", "dispatch.comparators=[]")
 TOKENS_ONLY = "training.learner={type: tokens_only}"
 A100_IDLE_MW_PER_GPU = 1.2 * 200 / 1e6  # PUE x (60 W board + 140 W host), docs/grid_knob.md
@@ -367,9 +367,19 @@ def test_too_small_a_pool_says_what_is_missing(tmp_path: Path) -> None:
     assert "GPU-hours are missing" in found.output and "lower the tranche or add GPUs" in found.output
 
 
+def test_measured_modes_are_planned_with() -> None:
+    """Speed and power of a measured mode are the measured ones; it adds what is above its idle share."""
+    measured = "dispatch.tasks[0].measurements=[{mode: tp2-pp2-dp64, tokens_per_s: 9e5, facility_mw: 0.15}]"
+    plain, own = (Planner(quick(*more)).foreseen.tasks[0].mode("tp2-pp2-dp64") for more in ((), (measured,)))
+    assert own.tokens_per_s == 9e5 > plain.tokens_per_s
+    assert own.training_increment_mw == pytest.approx(0.15 - 1.2 * 256 * 200e-6)
+    with pytest.raises(ScenarioError, match=r"tasks\[0\].measurements\[0\].mode +'tp3' is no usable mode"):
+        quick("dispatch.tasks[0].measurements=[{mode: tp3, tokens_per_s: 1, facility_mw: 1}]")
+
+
 def test_without_a_solver_a_heuristic_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan is executed all the same, nothing is said to be proved, and what needs HiGHS says so."""
-    for module in ("dispatch_solver", "dispatch_planner"):
+    for module in ("dispatch.solver", "dispatch.planner"):
         monkeypatch.setattr(f"curtailsim.{module}.solver_available", lambda: False)
     scenario = quick("dispatch.baselines=[fixed, pause_only]", "dispatch.comparators=[hull, heuristic]")
     summary = run(scenario, tmp_path / "day").summary

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from curtailsim.dispatch_centres_scenario import CentresScenario
-from curtailsim.dispatch_planner import OPTIMUM
+from curtailsim.dispatch.centres_scenario import CentresScenario
+from curtailsim.dispatch.planner import OPTIMUM
 from curtailsim.metrics import RunTables
 
 LOAD, SUPPLY, MOVE = "#0072B2", "#009E73", "#D55E00"  # Okabe and Ito's colours

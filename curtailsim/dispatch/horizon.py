@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from curtailsim.dispatch import DispatchProblem, Floats, Mode, Sample, Task
-from curtailsim.dispatch_scenario import (
+from curtailsim.dispatch.problem import DispatchProblem, Floats, Mode, Sample, Task
+from curtailsim.dispatch.scenario import (
     DispatchScenario,
     DispatchTask,
     DivisibleTask,

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from curtailsim.dispatch import Evaluation
-from curtailsim.dispatch_centres import Centre, evaluate, solve
-from curtailsim.dispatch_centres_clock import FIXED_PLACEMENT, Centres, centres_problem
-from curtailsim.dispatch_centres_scenario import CentresScenario
-from curtailsim.dispatch_clock import Watcher
-from curtailsim.dispatch_planner import OPTIMUM, Money, OtherCosts, money, priced
-from curtailsim.dispatch_run import DispatchRun
-from curtailsim.dispatch_tables import AGREEMENT, TASK_COLUMNS, Curves, training_summary, weights_digest
+from curtailsim.dispatch.centres import Centre, evaluate, solve
+from curtailsim.dispatch.centres_clock import FIXED_PLACEMENT, Centres, centres_problem
+from curtailsim.dispatch.centres_scenario import CentresScenario
+from curtailsim.dispatch.clock import Watcher
+from curtailsim.dispatch.plan import Evaluation
+from curtailsim.dispatch.planner import OPTIMUM, Money, OtherCosts, money, priced
+from curtailsim.dispatch.run import DispatchRun
+from curtailsim.dispatch.tables import AGREEMENT, TASK_COLUMNS, Curves, training_summary, weights_digest
 from curtailsim.metrics import (
     RunTables,
     account_table,

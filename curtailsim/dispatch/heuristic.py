@@ -9,15 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from curtailsim.dispatch import (
+from curtailsim.dispatch.plan import (
     Arc,
-    DispatchProblem,
     Evaluation,
     ExpectedSupply,
-    Floats,
     Plan,
     Run,
-    Task,
     account,
     audit,
     evaluate,
@@ -26,6 +23,7 @@ from curtailsim.dispatch import (
     run_arcs,
     run_starts,
 )
+from curtailsim.dispatch.problem import DispatchProblem, Floats, Task
 
 
 def best_response(
