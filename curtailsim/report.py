@@ -146,4 +146,8 @@ def _unfinished(results: Results) -> list[str]:
         elif asked is not None and run["tokens"] < asked:
             done = f"{run['tokens'] / 1e9:.3g} of {asked / 1e9:.3g}e9 tokens"
             lines.append(f"Warning: {name} did not finish ({done}): comparisons with it are of unequal work")
+        for site, own in run["sites"].items():
+            if run["steps"] and own["energy_kwh"] and not own["steps"]:
+                on_h = sum(own["hours"].values()) - own["hours"]["off"]
+                lines.append(f"Warning, {site}: on for {on_h:.1f} h in {name} and in no round; its events.csv says why")
     return lines

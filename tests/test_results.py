@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from worlds import below, site, world
+from worlds import below, cluster, site, world
 
 import curtailsim
 from curtailsim import plots, simulation
+from curtailsim.report import notes
 from curtailsim.results import Results, open_results, run
 from curtailsim.scenario import load
 from curtailsim.spec import ScenarioError
@@ -249,3 +250,13 @@ def test_opening_what_is_no_results_folder(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ScenarioError, match="cannot be read"):
         open_results(tmp_path)
+
+
+def test_a_site_that_never_takes_part_is_pointed_out(tmp_path: Path) -> None:
+    """Its model is still on the way when the others' round ends, again and again; its power was for nothing."""
+    slow = cluster(network={"rate_mbit_per_s": 0.02})  # 2 MB take 800 s, longer than a round of 600 s
+    sites = [site("a", mci=50), site("b", mci=50), site("c", mci=50, cluster=slow)]
+    scenario = load(world(*sites, hours=2, policy=below(), baselines=[]))
+    text = "\n".join(line.plain for line in notes(run(scenario, tmp_path / "slow")))
+    assert "Warning, c: on for 2.0 h in curtailment_aware and in no round; its events.csv says why" in text
+    assert "Warning, a" not in text
