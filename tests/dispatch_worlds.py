@@ -1,15 +1,21 @@
-"""The reference day of the dispatch tests, and a finer meter for plans on slots."""
+"""What tests of dispatch share: the reference day, a finer meter, tiny problems and their plans, reports as text."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+from hypothesis import strategies as st
+from rich.console import Console
 from shared import REPOSITORY
 
-from curtailsim.dispatch.plan import Evaluation, Plan, account, evaluate, plan_of
-from curtailsim.dispatch.problem import SLOT_SERIES, UNCERTAIN, DispatchProblem, Sample
+from curtailsim.dispatch.plan import Evaluation, Plan, Run, account, evaluate, plan_of, run_arcs
+from curtailsim.dispatch.problem import SLOT_SERIES, UNCERTAIN, DispatchProblem, Mode, Sample, Task
+from curtailsim.report import show
+from curtailsim.results import Results
 
 
 @dataclass(frozen=True)
@@ -58,3 +64,61 @@ def replay(problem: DispatchProblem, plan: Plan, step_min: float = 1.0) -> Repla
     fine = problem.model_copy(update={"slot_h": problem.slot_h / steps, **series, "samples": samples})
     moved = [run.model_copy(update={"start_slot": run.start_slot * steps}) for run in plan.runs]
     return Replay(evaluate(problem, plan), account(fine, plan_of(fine, moved)))
+
+
+def number(draw: st.DrawFn, low: float, high: float) -> float:
+    """A number of few digits."""
+    return round(draw(st.floats(low, high)), 3)
+
+
+def tiny_tasks(draw: st.DrawFn, names: str, gpus: Sequence[int], most_tokens: float) -> tuple[Task, ...]:
+    """Tasks of two modes and at most two segments, some with overheads."""
+
+    def mode(label: str) -> Mode:
+        held = draw(st.sampled_from(gpus))
+        power = held * number(draw, 0.08, 0.12)
+        return Mode(
+            label=label,
+            gpus=held,
+            tokens_per_s=held * number(draw, 0.7, 1.1),
+            training_increment_mw=power,
+            restoring_increment_mw=0.4 * power,
+        )
+
+    return tuple(
+        Task(
+            name=name,
+            modes=(mode("x"), mode("y")),
+            tokens=3600 * number(draw, 4, most_tokens),
+            segments=draw(st.integers(1, 2)),
+            restart_h=draw(st.sampled_from((0.0, 0.2))),
+            checkpoint_h=draw(st.sampled_from((0.0, 0.05))),
+            restart_usd=draw(st.sampled_from((0.0, 0.7))),
+        )
+        for name in names
+    )
+
+
+def every_plan(problem: DispatchProblem) -> Iterator[Plan]:
+    """Every plan of a tiny problem that trains all segments within the horizon, whether it fits the pool or not."""
+
+    def paths(task: Task, slot: int, left: int) -> Iterator[tuple[Run, ...]]:
+        if left == 0:
+            yield ()
+        for start in range(slot, problem.slots if left else 0):
+            for arc in run_arcs(problem, task):
+                if arc.segments <= left and start + arc.slots <= problem.slots:
+                    first = Run(task=task.name, mode=arc.mode.label, segments=arc.segments, start_slot=start)
+                    for rest in paths(task, start + arc.slots, left - arc.segments):
+                        yield (first, *rest)
+
+    for runs in itertools.product(*(paths(task, 0, task.segments) for task in problem.tasks)):
+        yield Plan(slot_h=problem.slot_h, runs=tuple(itertools.chain(*runs)))
+
+
+def shown(results: Results) -> str:
+    """The report as text."""
+    console = Console(width=200)
+    with console.capture() as capture:
+        show(results, console)
+    return capture.get()

@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dispatch_worlds import replay
+from dispatch_worlds import replay, shown
 
 from curtailsim.dispatch.baselines import anytime, hull
 from curtailsim.dispatch.heuristic import best_response
 from curtailsim.dispatch.plan import Plan, Run, evaluate, load_and_gpus, remaining_problem
 from curtailsim.dispatch.planner import OPTIMUM, Planner
 from curtailsim.dispatch.problem import DispatchProblem, Mode
-from curtailsim.dispatch.report import parts
 from curtailsim.dispatch.run import DispatchRun, simulate
 from curtailsim.dispatch.scenario import DispatchScenario
 from curtailsim.dispatch.solver import solve
 from curtailsim.metrics import RunTables
-from curtailsim.results import Results, run
+from curtailsim.results import run
 from curtailsim.scenario import dump, load
 from curtailsim.spec import ScenarioError
 
@@ -179,17 +178,6 @@ def test_mistakes(name: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         asked(name, *overrides)
     assert message in str(caught.value)
-
-
-def shown(results: Results) -> str:
-    """The report as text."""
-    from rich.console import Console
-
-    console = Console(width=200)
-    with console.capture() as capture:
-        for part in parts(results):
-            console.print(part)
-    return capture.get()
 
 
 def test_results_and_report(tmp_path: Path) -> None:

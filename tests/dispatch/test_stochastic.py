@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from dispatch_worlds import replay
+from dispatch_worlds import every_plan, number, replay, shown, tiny_tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curtailsim.dispatch.baselines import anytime, hull
 from curtailsim.dispatch.heuristic import best_response
 from curtailsim.dispatch.horizon import actual_problem, foreseen_problem
-from curtailsim.dispatch.plan import ExpectedSupply, Plan, Run, audit, evaluate, load_and_gpus, run_arcs
+from curtailsim.dispatch.plan import ExpectedSupply, Plan, Run, audit, evaluate, load_and_gpus
 from curtailsim.dispatch.planner import OPTIMUM, Planner, Situation
 from curtailsim.dispatch.problem import DispatchProblem, Mode, Sample, Task
-from curtailsim.dispatch.report import parts
 from curtailsim.dispatch.run import DispatchRun, simulate
 from curtailsim.dispatch.scenario import DispatchScenario
 from curtailsim.dispatch.solver import build_run_model, expected_supply_pieces, solve
 from curtailsim.dispatch.stochastic import solve_for_mean, solve_for_samples, stochastic_value
 from curtailsim.metrics import RunTables
-from curtailsim.results import Results, run
+from curtailsim.results import run
 from curtailsim.scenario import dump, load
 from curtailsim.spec import ScenarioError
 
@@ -176,45 +173,18 @@ def test_samples_must_fit_the_problem() -> None:
 @st.composite
 def tiny_problems(draw: st.DrawFn) -> DispatchProblem:
     """Four slots, one or two tasks, two or three samples with negative prices, and sometimes a weak connection."""
-
-    def number(low: float, high: float) -> float:
-        return round(draw(st.floats(low, high)), 3)
-
-    def mode(label: str) -> Mode:
-        gpus = draw(st.sampled_from((4, 8)))
-        power = gpus * number(0.08, 0.12)
-        return Mode(
-            label=label,
-            gpus=gpus,
-            tokens_per_s=gpus * number(0.7, 1.1),
-            training_increment_mw=power,
-            restoring_increment_mw=0.4 * power,
-        )
-
     slots = 4
-    tasks = tuple(
-        Task(
-            name=name,
-            modes=(mode("x"), mode("y")),
-            tokens=3600 * number(4, 10),
-            segments=draw(st.integers(1, 2)),
-            restart_h=draw(st.sampled_from((0.0, 0.2))),
-            checkpoint_h=0,
-            restart_usd=draw(st.sampled_from((0.0, 0.7))),
-        )
-        for name in "ab"[: draw(st.integers(1, 2))]
-    )
     samples = [
         Sample(
             name=name,
             weight=draw(st.sampled_from((1.0, 0.3, 5.0))),
-            price_usd_per_mwh=tuple(number(-30, 60) for _ in range(slots)),
-            renewable_mw=tuple(number(0, 2) for _ in range(slots)),
+            price_usd_per_mwh=tuple(number(draw, -30, 60) for _ in range(slots)),
+            renewable_mw=tuple(number(draw, 0, 2) for _ in range(slots)),
         )
         for name in "pqr"[: draw(st.integers(2, 3))]
     ]
     problem = DispatchProblem(
-        tasks=tasks,
+        tasks=tiny_tasks(draw, "ab"[: draw(st.integers(1, 2))], (4, 8), 10),
         slot_h=1,
         price_usd_per_mwh=(0,) * slots,
         renewable_mw=(0,) * slots,
@@ -227,33 +197,16 @@ def tiny_problems(draw: st.DrawFn) -> DispatchProblem:
     return problem.sampled(samples)
 
 
-def every_load(problem: DispatchProblem) -> Iterator[tuple[Plan, list[float]]]:
-    """Every plan of a tiny problem that fits the pool, with its load."""
-
-    def paths(task: Task, slot: int, left: int) -> Iterator[tuple[Run, ...]]:
-        if left == 0:
-            yield ()
-        for start in range(slot, problem.slots if left else 0):
-            for arc in run_arcs(problem, task):
-                if arc.segments <= left and start + arc.slots <= problem.slots:
-                    first = Run(task=task.name, mode=arc.mode.label, segments=arc.segments, start_slot=start)
-                    for rest in paths(task, start + arc.slots, left - arc.segments):
-                        yield (first, *rest)
-
-    for runs in itertools.product(*(paths(task, 0, task.segments) for task in problem.tasks)):
-        plan = Plan(slot_h=problem.slot_h, runs=tuple(itertools.chain(*runs)))
-        load, gpus = load_and_gpus(problem, plan.runs)
-        if (gpus <= problem.gpus).all():
-            yield plan, load.tolist()
-
-
-def expected_cost(problem: DispatchProblem, plan: Plan, load_mw: list[float]) -> float:
+def expected_cost(problem: DispatchProblem, plan: Plan) -> float:
     """A plan's expected cost slot by slot, each sample supplied at the better of the two ends of its choice."""
+    load_mw, gpus = load_and_gpus(problem, plan.runs)
+    if (gpus > problem.gpus).any():
+        return math.inf
     limit = math.inf if problem.import_limit_mw is None else problem.import_limit_mw
     weights = [sample.weight for sample in problem.samples]
     total = sum(task.restart_usd * len(plan.of(task.name)) for task in problem.tasks)
     for sample, weight in zip(problem.samples, weights, strict=True):
-        for power, price, sun in zip(load_mw, sample.price_usd_per_mwh, sample.renewable_mw, strict=True):
+        for power, price, sun in zip(load_mw.tolist(), sample.price_usd_per_mwh, sample.renewable_mw, strict=True):
             least, most = max(0.0, power - limit), min(power, sun)
             if least > most + 1e-9:
                 return math.inf
@@ -271,7 +224,7 @@ def expected_cost(problem: DispatchProblem, plan: Plan, load_mw: list[float]) ->
 @given(problem=tiny_problems())
 def test_optimum_of_tiny_problems(problem: DispatchProblem) -> None:
     """The best of all plans, by its own sums; the auditor agrees; knowing is never dearer, the mean never cheaper."""
-    costs = [(expected_cost(problem, plan, load), plan) for plan, load in every_load(problem)]
+    costs = [(expected_cost(problem, plan), plan) for plan in every_plan(problem)]
     best, best_plan = min(costs, key=lambda pair: pair[0], default=(math.inf, None))
     if math.isinf(best):
         with pytest.raises(ScenarioError):
@@ -503,17 +456,6 @@ def test_mistakes(overrides: list[str], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         asked(*overrides)
     assert message in str(caught.value)
-
-
-def shown(results: Results) -> str:
-    """The report as text."""
-    from rich.console import Console
-
-    console = Console(width=200)
-    with console.capture() as capture:
-        for part in parts(results):
-            console.print(part)
-    return capture.get()
 
 
 def test_results_and_report(tmp_path: Path) -> None:
