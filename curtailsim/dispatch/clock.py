@@ -19,7 +19,7 @@ import simpy
 
 from curtailsim.clock import AT_THE_END, Clock, Process, settle
 from curtailsim.dispatch.plan import Run
-from curtailsim.dispatch.planner import OPTIMUM, Planned, Planner, Situation
+from curtailsim.dispatch.planner import FOR_MEAN, OPTIMUM, Planned, Planner, Situation
 from curtailsim.dispatch.problem import Floats, Mode, Task
 from curtailsim.dispatch.scenario import DispatchScenario, DivisibleTask, Failure, Replan, actual_signals
 from curtailsim.energy.microgrid import SiteMicrogrid
@@ -235,8 +235,13 @@ class Pool:
 
     @property
     def own_plan(self) -> bool:
-        """Whether this run plans anew; baselines go on as they are."""
-        return self.name == OPTIMUM
+        """Whether this run makes its plans as it goes; other baselines go on as they are."""
+        return self.name in (OPTIMUM, FOR_MEAN)
+
+    @property
+    def plan_file(self) -> str | None:
+        """The plan that this run is given."""
+        return self.scenario.policy.plan if self.name == OPTIMUM else None
 
     def run(self) -> None:
         """To the horizon."""
@@ -280,12 +285,11 @@ class Pool:
         self.interrupted_runs.append(run.model_copy(update={"segments": run.segments - done}))
 
     def _first_plan(self) -> Planned:
-        policy = self.scenario.policy
         self.recorder.event("planning_started", self.site_name, 0, self.name)
         if not self.own_plan:
             return self.planner.baseline(self.name)
-        if policy.plan is not None:
-            return self.planner.read(policy.plan)
+        if self.plan_file is not None:
+            return self.planner.read(self.plan_file)
         return self.planner.plan(Situation(0))
 
     def _follow(self, first: Planned) -> Process:
@@ -301,7 +305,7 @@ class Pool:
 
     def _reconsider(self, slot: int) -> None:
         """Make a new plan after an outage, for a new tranche, or because of a forecast error."""
-        rolls = self.own_plan and self.scenario.policy.plan is None
+        rolls = self.own_plan and self.plan_file is None
         new_tranche = rolls and slot // self.planner.tranche_slots > self.tranche
         self.tranche = slot // self.planner.tranche_slots
         replan = self.scenario.policy.replan

@@ -20,7 +20,6 @@ from curtailsim.dispatch.plan import (
     Plan,
     Run,
     Supply,
-    audit,
     evaluate,
     held_gpu_hours,
     load_and_gpus,
@@ -29,12 +28,13 @@ from curtailsim.dispatch.plan import (
 )
 from curtailsim.dispatch.problem import UNCERTAIN, DispatchProblem, Floats, Sample
 from curtailsim.dispatch.scenario import DispatchScenario
-from curtailsim.dispatch.solver import build_run_model, solve
+from curtailsim.dispatch.solver import Solution, build_run_model, solve
 from curtailsim.dispatch.stochastic import StochasticValue, solve_for_mean, solve_for_samples, stochastic_value
 from curtailsim.linear_program import Progress, solver_available
 from curtailsim.spec import Problem, ScenarioError
 
 OPTIMUM = "dispatch_plan"
+FOR_MEAN = "mean_value"
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,20 @@ class Planner:
     Args:
         scenario: What is asked.
         progress: Told how the solver stands.
+        for_mean: Plan for the mean of the samples instead of for all of them.
 
     Attributes:
         foreseen: The whole horizon as it is forecast, with its samples.
         actual: The whole horizon as it will be.
     """
 
-    def __init__(self, scenario: DispatchScenario, progress: Callable[[Progress], None] | None = None) -> None:
-        self.scenario, self.progress = scenario, progress
+    def __init__(
+        self,
+        scenario: DispatchScenario,
+        progress: Callable[[Progress], None] | None = None,
+        for_mean: bool = False,
+    ) -> None:
+        self.scenario, self.progress, self.for_mean = scenario, progress, for_mean
         self.actual, self.foreseen = actual_problem(scenario), foreseen_problem(scenario)
 
     @property
@@ -153,14 +159,8 @@ class Planner:
             nothing = self._plan(())
             cost = evaluate(problem, nothing).cost_usd
             return Planned((), *self._promise(problem, ()), "nothing left", cost, given_up=given_up)
-        limits = self._limits
-        if problem.samples:
-            mean_plan = solve_for_mean(problem, **limits).plan
-            found = solve_for_samples(problem, mean_plan, **limits)
-        else:
-            found = solve(problem, **limits)
+        found, value = self._searched(problem, is_first=situation.slot == 0)
         proved = math.isfinite(found.bound_usd)
-        is_first = problem.samples and situation.slot == 0
         return Planned(
             _moved(found.plan.runs, situation.slot),
             *self._promise(problem, found.plan.runs),
@@ -169,15 +169,26 @@ class Planner:
             found.bound_usd if proved else None,
             found.relative_gap if proved else None,
             given_up,
-            stochastic_value(problem, found, mean_plan, **limits) if is_first else None,
+            value,
             found.time_s,
         )
 
-    @property
-    def _limits(self) -> dict[str, Any]:
-        """How long to look for a plan."""
+    def _searched(self, problem: DispatchProblem, is_first: bool) -> tuple[Solution, StochasticValue | None]:
+        """The plan, and, of the first one made for samples, what that is worth."""
         rules = self.scenario.dispatch
-        return {"relative_gap": rules.gap, "time_limit_s": rules.time_limit_s, "progress": self.progress}
+        limits: dict[str, Any] = {
+            "relative_gap": rules.gap,
+            "time_limit_s": rules.time_limit_s,
+            "progress": self.progress,
+        }
+        if not problem.samples:
+            return solve(problem, **limits), None
+        mean = solve_for_mean(problem, **limits)
+        if self.for_mean:
+            judged = evaluate(problem, mean.plan)
+            return replace(mean, evaluation=judged, bound_usd=-math.inf, relative_gap=math.inf), None
+        found = solve_for_samples(problem, mean.plan, **limits)
+        return found, stochastic_value(problem, found, mean.plan, **limits) if is_first else None
 
     def read(self, path: str) -> Planned:
         """The plan in a file, audited.
@@ -199,8 +210,6 @@ class Planner:
             ScenarioError: Such an operator cannot train every tranche.
         """
         rules, problem = self.scenario.dispatch, self.foreseen
-        if name == "mean_value":
-            return self._for_mean(problem)
         if name in ("fixed", "fixed_best"):
             plan = getattr(baselines, name)(problem)
             return Planned(plan.runs, *self._promise(problem, plan.runs), name)
@@ -211,13 +220,6 @@ class Planner:
         gap = found.relative_gap if math.isfinite(found.relative_gap) else None
         promise = self._promise(problem, found.plan.runs)
         return Planned(found.plan.runs, *promise, found.status, bound=bound, gap=gap, time_s=found.time_s)
-
-    def _for_mean(self, problem: DispatchProblem) -> Planned:
-        found = solve_for_mean(problem, **self._limits)
-        breaks = audit(problem, found.plan)
-        if breaks:
-            raise ScenarioError("mean_value", breaks)
-        return Planned(found.plan.runs, *self._promise(problem, found.plan.runs), found.status, time_s=found.time_s)
 
     def resumed(self, runs: Sequence[Run], interrupted: Iterable[Run], slot: int) -> tuple[Run, ...]:
         """How a simpler operator goes on after an outage: each task in its order and modes, as soon as it can.

@@ -25,7 +25,7 @@ def parts(results: Results) -> Iterator[RenderableType]:
     yield _runs(summary)
     if summary["comparators"]:
         yield _comparators(summary)
-    if summary["runs"][OPTIMUM]["stochastic"]:
+    if summary["runs"][OPTIMUM].get("stochastic"):  # folders of earlier versions have none
         yield from _stochastic(summary)
     yield _differences(summary)
     yield _tasks(results)

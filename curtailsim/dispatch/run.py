@@ -11,12 +11,13 @@ from curtailsim.dispatch import baselines
 from curtailsim.dispatch.clock import Pool, Watcher
 from curtailsim.dispatch.heuristic import heuristic
 from curtailsim.dispatch.plan import evaluate
-from curtailsim.dispatch.planner import OPTIMUM, Planner, require_solver
+from curtailsim.dispatch.planner import FOR_MEAN, OPTIMUM, Planner, require_solver
 from curtailsim.dispatch.problem import DispatchProblem
 from curtailsim.dispatch.scenario import DispatchScenario, DivisibleTask
 from curtailsim.dispatch.tables import tables
 from curtailsim.linear_program import Progress
 from curtailsim.metrics import RunTables, ratio
+from curtailsim.scenario import TokensOnly
 from curtailsim.spec import ScenarioError
 
 
@@ -56,7 +57,7 @@ def simulate(scenario: DispatchScenario, plan: DispatchRun, watcher: Watcher | N
             watcher(plan.name, pool.env.now, pool.recorder, 0)
             del pool.recorder.states["solver"]
 
-    planner = Planner(scenario, progress)
+    planner = Planner(scenario, progress, for_mean=plan.name == FOR_MEAN)
     pool = Pool(scenario, plan.name, planner, watcher)
     try:
         pool.run()
@@ -127,12 +128,13 @@ def _catalogue(scenario: DispatchScenario) -> dict[str, Any]:
 
 
 def _impossible(scenario: DispatchScenario, runs: dict[str, Any]) -> dict[str, str]:
-    """Baselines that could not be carried out, and why."""
-    planner, reasons = Planner(scenario), dict[str, str]()
+    """Baselines that could not be carried out, and why; a learner would not change that."""
+    training = scenario.training.model_copy(update={"learner": TokensOnly(type="tokens_only")})
+    counting, reasons = scenario.model_copy(update={"training": training}), dict[str, str]()
     for name in scenario.dispatch.baselines:
         if name not in runs:
             try:
-                planner.baseline(name)
+                Pool(counting, name, Planner(counting, for_mean=name == FOR_MEAN), None).run()
             except ScenarioError as error:
                 reasons[name] = "; ".join(problem.rule for problem in error.problems)
     return reasons

@@ -389,21 +389,32 @@ def _impossible_tasks(problem: DispatchProblem) -> list[Problem]:
 
 def _missing_gpu_hours(problem: DispatchProblem, time_limit_s: float) -> list[Problem]:
     """The cheapest way to give up segments: relaxed first, which is quick and already proves most cases."""
-    model = build_run_model(problem, elastic=True)
     for relax in (True, False):
-        result = model.program.minimise(relax=relax, time_limit_s=time_limit_s)
-        if result.values is None:
-            return []
-        found = []
-        for column, task in model.missing.items():
-            missing = float(result.values[column])
-            if missing > 1e-6:
-                need = task.segments * task.segment_gpu_hours()
-                rule = (
-                    f"{'at least ' if relax else ''}{missing * task.segment_gpu_hours():,.0f} of {need:,.0f} GPU-hours "
-                    f"are missing ({missing:.2f} of {task.segments} segments); lower the tranche or add GPUs"
-                )
-                found.append(Problem(f"tasks.{task.name}.tokens", rule))
-        if found:
-            return found
+        missing = _missing_segments(problem, relax, time_limit_s)
+        if missing:
+            repair = "lower the tranche or add GPUs"
+            if problem.import_limit_mw is not None:
+                unlimited = problem.model_copy(update={"import_limit_mw": None})
+                if not _missing_segments(unlimited, relax, time_limit_s):
+                    repair = f"without import_limit_mw ({problem.import_limit_mw:g} MW) none would be; raise it"
+            return [_missing(task, count, "at least " if relax else "", repair) for task, count in missing]
     return []
+
+
+def _missing_segments(problem: DispatchProblem, relax: bool, time_limit_s: float) -> list[tuple[Task, float]]:
+    """Segments that do not fit, by task, where there are any."""
+    model = build_run_model(problem, elastic=True)
+    values = model.program.minimise(relax=relax, time_limit_s=time_limit_s).values
+    if values is None:
+        return []
+    counts = [(task, float(values[column])) for column, task in model.missing.items()]
+    return [(task, count) for task, count in counts if count > 1e-6]
+
+
+def _missing(task: Task, segments: float, at_least: str, repair: str) -> Problem:
+    need, gpu_h = task.segments * task.segment_gpu_hours(), segments * task.segment_gpu_hours()
+    rule = (
+        f"{at_least}{gpu_h:,.0f} of {need:,.0f} GPU-hours are missing "
+        f"({segments:.2f} of {task.segments} segments); {repair}"
+    )
+    return Problem(f"tasks.{task.name}.tokens", rule)

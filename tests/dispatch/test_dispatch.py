@@ -449,6 +449,13 @@ def test_whole_segments_can_be_what_does_not_fit() -> None:
         solve(problem)
 
 
+def test_a_weak_connection_is_named_as_the_reason() -> None:
+    """Idle pool and task need 3 MW; with 2.5 MW it is not GPUs that are missing."""
+    weak = small((1, 1, 1), job(FAST), import_limit_mw=2.5)
+    with pytest.raises(ScenarioError, match=r"without import_limit_mw \(2\.5 MW\) none would be; raise it"):
+        solve(weak)
+
+
 def test_without_a_solver_the_heuristic_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where HiGHS is missing the plan is good, and nothing is claimed about its bound."""
     monkeypatch.setattr(solver, "solver_available", lambda: False)

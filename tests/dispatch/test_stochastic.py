@@ -401,6 +401,14 @@ def test_tranches_are_planned_for_their_samples() -> None:
     assert made["planned"]["cost"] == pytest.approx(40) == pytest.approx(made["cost"])
 
 
+def test_who_plans_for_the_mean_plans_as_often() -> None:
+    """Both make a plan per tranche, and a new one after a surprise: the cloudy first hour leads both to hour 2."""
+    tranches = "duration_h=2", "dispatch.tranche_h=1"
+    assert executed(asked(*tranches), "mean_value").summary["solver"]["plans"] == 2
+    tables = executed(asked("policy.replan={above_per_mwh: 1, above_mw: 0.1, known_h: 2}"), "mean_value")
+    assert tables.events.event.tolist().count("replanned") == 1
+
+
 def test_baselines_answer_for_all_samples_too() -> None:
     """A flat plan's promise is an expected cost; a plan for the mean that does not fit is none."""
     assert executed(asked(), "fixed").summary["planned"]["cost"] == pytest.approx(25)
