@@ -146,7 +146,7 @@ def compare(
         typer.Option(
             "--run",
             metavar="NAME",
-            help="Only this run; else the numbers of all and the curtailment-aware one's events.",
+            help="Only this run; else the numbers of all, and the events of the first one.",
         ),
     ] = None,
     clients: Annotated[

@@ -33,7 +33,6 @@ from rich.table import Table
 from rich.text import Text
 
 from curtailsim.results import Results, open_results
-from curtailsim.simulation import HEADLINE
 from curtailsim.spec import Problem, ScenarioError, near_match
 
 LOG_KINDS = {
@@ -263,7 +262,7 @@ def compare(
         results: Results folder.
         other: A second results folder.
         log: Event log, as published or of ours.
-        run: The only run to compare; by default the numbers of all, and the events of the curtailment-aware one.
+        run: The only run to compare; by default the numbers of all, and the events of the first one.
         clients: NAME=SITE for every client of the log that is not as in `CLIENTS`.
         within_s: Largest time error of a pair. [s]
 
@@ -275,20 +274,21 @@ def compare(
             "compare", [Problem("OTHER", "is missing: name a second results folder, or --events LOG.csv")]
         )
     ours = open_results(results)
-    events = _run_events(ours, run or HEADLINE)
+    name = run or ours.runs[0]
+    events = _run_events(ours, name)
     numbers: list[Number] = []
     settings: list[tuple[str, Any, Any]] = []
     references: dict[str, Log] = {}
     if other is not None:
         theirs = open_results(other)
-        references[str(other)] = Log(_run_events(theirs, run or HEADLINE))
+        references[str(other)] = Log(_run_events(theirs, name))
         numbers = compare_numbers(ours.summary, theirs.summary, run)
         settings = compare_settings(ours.manifest["scenario"], theirs.manifest["scenario"])
     if log is not None:
         references[str(log)] = read_log(log, _site_names(clients, _sites(ours)))
-    alignments = [align(events, reference, name, within_s) for name, reference in references.items()]
+    alignments = [align(events, reference, title, within_s) for title, reference in references.items()]
     beside = None if other is None else str(other)
-    return Comparison(str(results), run or HEADLINE, beside, numbers, alignments, settings)
+    return Comparison(str(results), name, beside, numbers, alignments, settings)
 
 
 # --- events --------------------------------------------------------------------------------------------------------

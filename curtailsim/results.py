@@ -26,7 +26,6 @@ import pandas as pd
 
 from curtailsim import simulation
 from curtailsim.dispatch.centres_scenario import CentresScenario
-from curtailsim.dispatch.planner import OPTIMUM
 from curtailsim.dispatch.scenario import DispatchScenario
 from curtailsim.energy.signals import scenario_signals
 from curtailsim.metrics import RunTables, ratio
@@ -60,34 +59,40 @@ class Results:
 
     @property
     def runs(self) -> list[str]:
-        """Run names, the curtailment-aware one first."""
+        """Run names, the curtailment-aware one or that of the dispatched plan first."""
         return list(self.summary["runs"])
 
-    def events(self, run: str = HEADLINE) -> pd.DataFrame:
+    def events(self, run: str | None = None) -> pd.DataFrame:
         """What happened: time_s, event, site, round, detail."""
         return self._table(run, "events")
 
-    def intervals(self, run: str = HEADLINE) -> pd.DataFrame:
+    def intervals(self, run: str | None = None) -> pd.DataFrame:
         """Power per site, in half-open intervals that tile the horizon."""
         return self._table(run, "intervals")
 
-    def loss(self, run: str = HEADLINE) -> pd.DataFrame:
+    def loss(self, run: str | None = None) -> pd.DataFrame:
         """Training loss of every real step, against time, tokens, kWh and kg CO2."""
         return self._table(run, "loss")
 
-    def rounds(self, run: str = HEADLINE) -> pd.DataFrame:
+    def rounds(self, run: str | None = None) -> pd.DataFrame:
         """Rounds with training and held-out loss, against time, tokens, kWh and kg CO2."""
         return self._table(run, "rounds")
 
-    def segments(self, run: str = HEADLINE) -> pd.DataFrame:
+    def segments(self, run: str | None = None) -> pd.DataFrame:
         """Virtual steps: step k of a row ends at start_s + k x step_s."""
         return self._table(run, "segments")
 
-    def tasks(self, run: str = OPTIMUM) -> pd.DataFrame:
+    def tasks(self, run: str | None = None) -> pd.DataFrame:
         """Phase, mode, GPUs and power above the idle pool's of every task of a dispatched pool, in intervals."""
         return self._table(run, "tasks")
 
-    def _table(self, run: str, table: str) -> pd.DataFrame:
+    def samples(self, run: str | None = None) -> pd.DataFrame:
+        """Price and renewable power by slot in every sample that a dispatched pool was planned for."""
+        return self._table(run, "samples")
+
+    def _table(self, run: str | None, table: str) -> pd.DataFrame:
+        """A table of a run, of the first one unless another is named."""
+        run = self.runs[0] if run is None else run
         if run not in self.runs:
             raise KeyError(f"{self.path} has no run {run!r} ({', '.join(self.runs)})")
         frame = pd.read_csv(self.path / run / f"{table}.csv", keep_default_na=True)

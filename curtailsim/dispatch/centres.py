@@ -364,9 +364,7 @@ def build_model(problem: CentresProblem, *, moving: bool = True, elastic: bool =
     for transfer in problem.transfers:
         _add_task(model, problem, rows, transfer, moving, elastic)
     for centre in problem.centres:
-        before = model.program.offset
         add_supply(centre.problem, model.program, rows[centre.name].balance, free=elastic)
-        model.program.offset += before
     return model
 
 

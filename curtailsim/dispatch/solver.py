@@ -12,7 +12,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from curtailsim.dispatch.heuristic import heuristic
-from curtailsim.dispatch.plan import Evaluation, ExpectedSupply, Plan, Run, evaluate, plan_of, run_arcs, run_starts
+from curtailsim.dispatch.plan import (
+    Evaluation,
+    ExpectedSupply,
+    Plan,
+    Run,
+    evaluate,
+    held_gpu_hours,
+    plan_of,
+    run_arcs,
+    run_starts,
+)
 from curtailsim.dispatch.problem import DispatchProblem, Floats, Task
 from curtailsim.linear_program import LinearProgram, LinearResult, Progress, solver_available
 from curtailsim.spec import Problem, ScenarioError
@@ -145,6 +155,8 @@ def _path_ends(task: Task, slots: int) -> list[float]:
 def add_supply(problem: DispatchProblem, program: LinearProgram, balance: Sequence[int], free: bool = False) -> None:
     """Columns for the supply of every slot, at its expected cost or, if `free`, at none.
 
+    The cost of what is curtailed and of GPUs held whatever is planned belongs to no column: it is in the offset.
+
     What a load costs in one outcome has two pieces, import and renewable power, the cheaper one first.  The mean over
     outcomes is a convex function too, with one more piece than there are outcomes, so that columns for its pieces
     supply every outcome in its cheapest way without rows of its own.
@@ -154,7 +166,9 @@ def add_supply(problem: DispatchProblem, program: LinearProgram, balance: Sequen
     for row, widths, slopes in zip(balance, pieces.width_mw, pieces.usd_per_mwh, strict=True):
         for width, slope in zip(widths.tolist(), slopes.tolist(), strict=True):
             program.column(hours * slope, 0, width, [(row, 1.0)])
-    program.offset = hours * problem.curtailment_usd_per_mwh * pieces.available_mw
+    program.offset += hours * problem.curtailment_usd_per_mwh * pieces.available_mw
+    if not free:
+        program.offset += float(problem.gpu_value_usd_per_h() @ held_gpu_hours(problem, ()))
 
 
 class SupplyPieces(NamedTuple):

@@ -100,6 +100,15 @@ def test_committed_gpus_stay_paid() -> None:
     assert replay(rest, Plan(slot_h=1, runs=()), 15).realised.opportunity_cost_usd == pytest.approx(22.5)
 
 
+def test_a_plan_from_the_middle_counts_what_is_under_way() -> None:
+    """Half an hour of a dense run, 12.50 of energy and 10 of GPUs, then an hour and a half spread: 30 and 7.50."""
+    problem = Planner(asked("shared_pool")).foreseen
+    plan = Plan(slot_h=1, runs=(Run(task="batch", mode="dense", segments=3, start_slot=0),))
+    found = solve(remaining_problem(problem, plan, 1), relative_gap=1e-9)
+    assert chosen(found.plan) == [(1, "spread", 3)]
+    assert found.evaluation.cost_usd == pytest.approx(60) == pytest.approx(found.bound_usd)
+
+
 def test_hours_of_a_value_are_repeated_to_the_horizon() -> None:
     """Two values stand for peak and off-peak of every two hours; slots get their means."""
     problem = Planner(asked("shared_pool", "dispatch.idle_gpu_value_per_h=[1, 3]", "dispatch.slot_h=2")).foreseen
