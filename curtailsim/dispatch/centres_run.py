@@ -16,7 +16,7 @@ from curtailsim.dispatch.centres_scenario import CentresScenario
 from curtailsim.dispatch.clock import Watcher
 from curtailsim.dispatch.plan import Evaluation
 from curtailsim.dispatch.planner import OPTIMUM, Money, OtherCosts, money, priced
-from curtailsim.dispatch.run import DispatchRun
+from curtailsim.dispatch.run import DispatchRun, saved_share
 from curtailsim.dispatch.tables import AGREEMENT, TASK_COLUMNS, Curves, training_summary, weights_digest
 from curtailsim.metrics import (
     RunTables,
@@ -85,7 +85,7 @@ def _coordination(own: dict[str, Any], fixed: dict[str, Any]) -> dict[str, Any]:
     return {
         "value": fixed["cost"] - own["cost"],
         "value_planned": fixed["planned"]["cost"] - own["planned"]["cost"],
-        "share": ratio(fixed["cost"] - own["cost"], fixed["cost"]),
+        "share": saved_share(fixed["cost"], own["cost"]),
         "curtailed_mwh_avoided": fixed["curtailed_mwh"] - own["curtailed_mwh"],
     }
 

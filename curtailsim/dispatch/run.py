@@ -99,13 +99,18 @@ def _savings(runs: dict[str, Any]) -> dict[str, Any]:
     own = runs[OPTIMUM]
     return {
         name: {
-            "cost_cut": 1 - own["cost"] / values["cost"],
-            "cost_cut_planned": 1 - own["planned"]["cost"] / values["planned"]["cost"],
+            "cost_cut": saved_share(values["cost"], own["cost"]),
+            "cost_cut_planned": saved_share(values["planned"]["cost"], own["planned"]["cost"]),
             "curtailed_mwh_avoided": values["curtailed_mwh"] - own["curtailed_mwh"],
         }
         for name, values in runs.items()
-        if name != OPTIMUM and values["cost"]
+        if name != OPTIMUM
     }
+
+
+def saved_share(reference: float | None, cost: float) -> float | None:
+    """What a cost saves of a reference, which may be negative, as a share of it; None where that is nothing [-]."""
+    return None if not reference else (reference - cost) / abs(reference)
 
 
 def _catalogue(scenario: DispatchScenario) -> dict[str, Any]:
@@ -159,8 +164,8 @@ def _comparators(scenario: DispatchScenario, runs: dict[str, Any]) -> dict[str, 
         found[name] = {
             "cost": cost,
             "curtailed_mwh": curtailed,
-            "cost_cut": None if reference is None else 1 - cost / reference,
-            "overstated": None if reference is None else (own - cost) / reference,
+            "cost_cut": saved_share(reference, cost),
+            "overstated": None if not reference else (own - cost) / abs(reference),
         }
     return found
 

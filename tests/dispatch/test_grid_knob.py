@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from curtailsim.cli import app
 from curtailsim.dispatch.planner import OPTIMUM, Planner, Situation
-from curtailsim.dispatch.run import DispatchRun, simulate
+from curtailsim.dispatch.run import DispatchRun, saved_share, simulate
 from curtailsim.dispatch.scenario import DispatchScenario
 from curtailsim.energy.signals import Steps
 from curtailsim.metrics import RunTables
@@ -355,6 +355,21 @@ def test_report_shows_system_two(folder: Results) -> None:
     shown = CliRunner().invoke(app, ["report", str(folder.path)]).output
     for text in ("dispatch_plan", "saved by", "overstated by", "slot averaging", "llama_70b", "of the optimum"):
         assert text in shown
+
+
+def test_a_saving_is_a_share_of_what_there_is_to_save() -> None:
+    """Who is paid 10 for what another is paid 20 for has left as much again on the table; of nothing there is no share."""
+    assert saved_share(50, 40) == pytest.approx(0.2)
+    assert saved_share(-10, -20) == pytest.approx(1)
+    assert saved_share(0, -5) is None and saved_share(None, 1) is None
+
+
+def test_energy_may_be_free(tmp_path: Path) -> None:
+    """A price of zero leaves nothing to save, and no traceback."""
+    free = "sites.campus.price={type: constant, value: 0, unit: USD/MWh}"
+    spare = "dispatch.curtailment_per_mwh=0", "dispatch.tasks.*.restart_cost=0", "dispatch.comparators=[hull]"
+    summary = run(quick(free, *spare, "dispatch.baselines=[fixed]"), tmp_path / "free").summary
+    assert summary["savings"]["fixed"]["cost_cut"] is None is summary["comparators"]["hull"]["overstated"]
 
 
 def test_too_small_a_pool_says_what_is_missing(tmp_path: Path) -> None:
