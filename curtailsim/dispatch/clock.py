@@ -386,7 +386,7 @@ class Pool:
 
     def _fail(self, failure: Failure) -> Process:
         yield from self.until(to_ms(failure.at_h))
-        self.is_down = True
+        self.is_down = self.disturbed = True
         self.recorder.event("site_failed", self.site_name)
         running = [task for task in self.tasks.values() if task.run is not None]
         for task in running:
@@ -399,7 +399,6 @@ class Pool:
         # also runs that were due while there was no power have to be placed again
         self.interrupted_runs += [run for run in self.pending if run.start_slot * self._slot_ms < self.env.now]
         self.pending = [run for run in self.pending if run.start_slot * self._slot_ms >= self.env.now]
-        self.disturbed = True
 
     @property
     def _slot_ms(self) -> float:

@@ -202,6 +202,12 @@ def test_failure_loses_the_segment_under_way_and_plans_anew() -> None:
     assert tables.summary["differences"]["deviations"]["cost"] != 0
 
 
+def test_an_outage_may_outlast_the_horizon() -> None:
+    """Nothing is asked of the plan's energy then, and what was not trained is reported."""
+    made = executed(quick("sites.campus.failures=[{at_h: 10, duration_h: 100}]")).summary
+    assert not made["finished"] and made["energy_difference"] < -0.3
+
+
 def test_late_failure_gives_up_what_cannot_be_trained() -> None:
     """After an outage of most of the day no plan trains everything; what is given up is named."""
     tables = executed(quick("sites.campus.failures=[{at_h: 1, duration_h: 18}]"))
@@ -358,7 +364,7 @@ def test_report_shows_system_two(folder: Results) -> None:
 
 
 def test_a_saving_is_a_share_of_what_there_is_to_save() -> None:
-    """Who is paid 10 for what another is paid 20 for has left as much again on the table; of nothing there is no share."""
+    """Who is paid 20 where another is paid 10 has gained as much again; of nothing there is no share."""
     assert saved_share(50, 40) == pytest.approx(0.2)
     assert saved_share(-10, -20) == pytest.approx(1)
     assert saved_share(0, -5) is None and saved_share(None, 1) is None
