@@ -205,6 +205,16 @@ def _notes(results: Results) -> Iterator[Text]:
     yield Text(
         f"Plan: {solver['plans']} solved, {solver['status']}, {gap}; slots of {rules['slot_h']:g} h.", style="dim"
     )
+    drawn, listed = rules.get("drawn_samples"), rules.get("samples")
+    if drawn:
+        yield Text(
+            f"Samples: {drawn['count']} drawn around the forecast; standard deviations {drawn['price_sd']:g} per MWh and "
+            f"{percent(drawn['generation_sd'])} of the generation, correlated over {drawn['correlation_h']:g} h, "
+            f"with each other by {drawn['cross_correlation']:g}.",
+            style="dim",
+        )
+    elif listed:
+        yield Text(f"Samples: {', '.join(sample['name'] for sample in listed)}, as the scenario has them.", style="dim")
     if "time_limit" in solver["status"]:
         yield Text("Warning: the time limit stopped the solver; another machine may find another plan.", style="yellow")
     held = ", and what others would have paid for the GPUs held" if _shared(summary) else ""
