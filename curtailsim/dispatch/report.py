@@ -208,7 +208,7 @@ def _notes(results: Results) -> Iterator[Text]:
     drawn, listed = rules.get("drawn_samples"), rules.get("samples")
     if drawn:
         yield Text(
-            f"Samples: {drawn['count']} drawn around the forecast; standard deviations {drawn['price_sd']:g} per MWh and "
+            f"Samples: {drawn['count']} drawn around the forecast; deviations {drawn['price_sd']:g} per MWh and "
             f"{percent(drawn['generation_sd'])} of the generation, correlated over {drawn['correlation_h']:g} h, "
             f"with each other by {drawn['cross_correlation']:g}.",
             style="dim",

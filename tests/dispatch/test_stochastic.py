@@ -477,7 +477,7 @@ def test_results_and_report(tmp_path: Path) -> None:
     again = run(load(results.path / "scenario.yaml"), tmp_path / "again")
     assert again.summary["digest"] == results.summary["digest"]
     many = run(asked(*DRAWN, "dispatch.drawn_samples.count=14", "dispatch.comparators=[]"), tmp_path / "many")
-    assert "and 2 more" in shown(many) and "14 drawn around the forecast; standard deviations 8 per MWh" in shown(many)
+    assert "and 2 more" in shown(many) and "14 drawn around the forecast; deviations 8 per MWh" in shown(many)
     narrow = run(asked("dispatch.import_limit_mw=0.5", "dispatch.comparators=[]"), tmp_path / "narrow")
     assert "cannot be carried out in every sample: imports 1.0000 MW" in shown(narrow)
     assert "mean_value" in narrow.summary["impossible"]
