@@ -17,6 +17,7 @@ import pandas as pd
 import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from curtailsim import results
@@ -204,7 +205,8 @@ def table(done: SweepResults) -> Table:
         made.add_column(column.replace(".", "\n"), justify="right")
     made.add_column("reason")
     for row in done.table.to_dict("records"):
-        made.add_row(*(_shown(row[column]) for column in columns), "" if pd.isna(row["reason"]) else str(row["reason"]))
+        reason = "" if pd.isna(row["reason"]) else str(row["reason"])
+        made.add_row(*(escape(text) for text in (*(_shown(row[column]) for column in columns), reason)))
     return made
 
 

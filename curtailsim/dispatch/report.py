@@ -99,7 +99,7 @@ def _comparators(summary: dict[str, Any]) -> Table:
             percent(found.get("cost_cut")),
             "n/a" if overstated is None else f"{100 * overstated:+.1f}",
             number(found.get("curtailed_mwh"), 3),
-            found.get("reason") or MEANING[name],
+            escape(found.get("reason") or MEANING[name]),
         )
     return table
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from dispatch_worlds import shown
 from typer.testing import CliRunner
 
 from curtailsim.cli import app
@@ -403,7 +404,9 @@ def test_without_a_solver_a_heuristic_plans(tmp_path: Path, monkeypatch: pytest.
     for module in ("dispatch.solver", "dispatch.planner"):
         monkeypatch.setattr(f"curtailsim.{module}.solver_available", lambda: False)
     scenario = quick("dispatch.baselines=[fixed, pause_only]", "dispatch.comparators=[hull, heuristic]")
-    summary = run(scenario, tmp_path / "day").summary
+    results = run(scenario, tmp_path / "day")
+    summary = results.summary
+    assert shown(results).count("pip install 'curtailsim[dispatch]'") == 2
     assert summary["runs"][OPTIMUM]["solver"] == {"status": "heuristic", "bound": None, "gap": None, "plans": 1}
     assert summary["runs"][OPTIMUM]["finished"] and summary["comparators"]["heuristic"]["cost"] > 0
     assert "needs HiGHS" in summary["impossible"]["pause_only"]
