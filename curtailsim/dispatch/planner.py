@@ -183,7 +183,12 @@ class Planner:
         }
         if not problem.samples:
             return solve(problem, **limits), None
-        mean = solve_for_mean(problem, **limits)
+        try:
+            mean = solve_for_mean(problem, **limits)
+        except ScenarioError:
+            if self.for_mean:
+                raise
+            return solve(problem, **limits), None  # which says better why there is no plan, if there is none
         if self.for_mean:
             judged = evaluate(problem, mean.plan)
             return replace(mean, evaluation=judged, bound_usd=-math.inf, relative_gap=math.inf), None
