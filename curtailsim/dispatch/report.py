@@ -197,6 +197,20 @@ def _tasks(results: Results) -> Table:
     return table
 
 
+def _shortcomings(name: str, run: dict[str, Any]) -> Iterator[str]:
+    """What a run has not done, or done beyond its means."""
+    above = run.get("import_above_limit")  # folders of earlier versions have none
+    if above and above["slots"]:
+        yield f"{name} imports more than import_limit_mw in {above['slots']} slots, by up to {above['most_mw']:.3f} MW"
+    missed = [
+        f"{asked - run['segments'][task]} of {asked} of {task}"
+        for task, asked in run["segments_asked"].items()
+        if run["segments"][task] < asked
+    ]
+    if missed:
+        yield f"{name} left segments or units untrained ({', '.join(missed)}): its cost is for less work"
+
+
 def _notes(results: Results) -> Iterator[Text]:
     summary, manifest = results.summary, results.manifest
     scenario = manifest["scenario"]
@@ -229,6 +243,8 @@ def _notes(results: Results) -> Iterator[Text]:
         f"{manifest['threads']} PyTorch thread(s), digest {summary['digest'][:16]}.",
         style="dim",
     )
+    for name, run in summary["runs"].items():
+        yield from (Text(f"Warning: {line}.", style="yellow") for line in _shortcomings(name, run))
     for name, reason in summary["impossible"].items():
         yield Text(f"Warning: {name} is not possible: {reason}.", style="yellow")
     for site, warnings in manifest.get("warnings", {}).items():

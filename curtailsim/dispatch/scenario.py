@@ -557,6 +557,14 @@ def _check_modes(scenario: DispatchScenario) -> Iterator[Problem]:
                     f"{measured.mode!r} is no usable mode; `python -m curtailsim modes` lists them with their reasons"
                 )
                 yield Problem(f"dispatch.tasks[{index}].measurements[{number}].mode", rule)
+                continue
+            gpus = next(mode.gpus for mode in catalogue.modes if mode.label == measured.mode)
+            gpu, pue = scenario.dispatch.gpu, scenario.dispatch.pue
+            least, most = gpu.idle_mw(gpus, pue), 2 * gpu.rated_mw(gpus, pue)
+            if not least <= measured.facility_mw <= most:
+                rule = f"must be the facility power of its {gpus:,} GPUs, from {least:.3g} (idle) to {most:.3g} MW"
+                where = f"dispatch.tasks[{index}].measurements[{number}].facility_mw"
+                yield Problem(where, f"{rule} (twice rated) (got {measured.facility_mw:g})")
 
 
 def _check_units(scenario: DispatchScenario) -> Iterator[Problem]:

@@ -371,11 +371,15 @@ def explain_infeasibility(problem: DispatchProblem, time_limit_s: float = 30.0) 
 
 
 def _unsupplied_slots(problem: DispatchProblem) -> list[Problem]:
-    cost = ExpectedSupply.of(problem).cost_usd(problem.base_mw())
+    supply = ExpectedSupply.of(problem)
+    cost = supply.cost_usd(problem.base_mw())
     short = np.flatnonzero(np.isinf(cost))
     if not len(short):
         return []
-    rule = f"must carry the idle pool; it cannot in {len(short)} slots, first in slot {short[0]}"
+    needed = max(float((problem.base_mw() - own.renewable_mw).max()) for _, own in supply.parts)
+    rule = (
+        f"must carry the idle pool; it cannot in {len(short)} slots, first in slot {short[0]}; {needed:.4g} MW would do"
+    )
     return [Problem("import_limit_mw", rule)]
 
 
@@ -409,8 +413,14 @@ def _missing_gpu_hours(problem: DispatchProblem, time_limit_s: float) -> list[Pr
             repair = "lower the tranche or add GPUs"
             if problem.import_limit_mw is not None:
                 unlimited = problem.model_copy(update={"import_limit_mw": None})
-                if not _missing_segments(unlimited, relax, time_limit_s):
-                    repair = f"without import_limit_mw ({problem.import_limit_mw:g} MW) none would be; raise it"
+                without = _missing_segments(unlimited, relax, time_limit_s)
+                limit = f"import_limit_mw ({problem.import_limit_mw:g} MW)"
+                if not without:
+                    repair = f"without {limit} none would be; raise it"
+                elif _gpu_hours(without) < 0.999 * _gpu_hours(missing):
+                    repair = (
+                        f"in all {_gpu_hours(without):,.0f} would be without {limit}; lower the tranche or raise it"
+                    )
             return [_missing(task, count, "at least " if relax else "", repair) for task, count in missing]
     return []
 
@@ -423,6 +433,10 @@ def _missing_segments(problem: DispatchProblem, relax: bool, time_limit_s: float
         return []
     counts = [(task, float(values[column])) for column, task in model.missing.items()]
     return [(task, count) for task, count in counts if count > 1e-6]
+
+
+def _gpu_hours(missing: Iterable[tuple[Task, float]]) -> float:
+    return sum(count * task.segment_gpu_hours() for task, count in missing)
 
 
 def _missing(task: Task, segments: float, at_least: str, repair: str) -> Problem:

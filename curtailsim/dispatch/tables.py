@@ -222,6 +222,7 @@ def _dispatch_summary(pool: Pool, intervals: pd.DataFrame) -> dict[str, Any]:
         "green_share": realised.green_share,
         "peak_load_mw": realised.peak_load_mw,
         "peak_import_mw": realised.peak_import_mw,
+        "import_above_limit": _above_limit(pool, intervals),
         "modes_used": {name: len(found) for name, found in labels.items()},
         "modes": labels,
         "segments": {name: task.done for name, task in pool.tasks.items()},
@@ -239,6 +240,16 @@ def _dispatch_summary(pool: Pool, intervals: pd.DataFrame) -> dict[str, Any]:
             "plans": len(pool.plans),
         },
     }
+
+
+def _above_limit(pool: Pool, intervals: pd.DataFrame) -> dict[str, Any]:
+    """In how many slots the mean import is above the limit of the grid connection, and by how much at most."""
+    limit, slots = pool.planner.actual.import_limit_mw, pool.scenario.slots
+    edges_s = np.arange(slots + 1) * pool.planner.actual.slot_h * 3600
+    kwh = intervals.grid_import_kw * (intervals.end_s - intervals.start_s) / 3600
+    used_mwh = np.interp(edges_s, [0.0, *intervals.end_s], [0.0, *(kwh.cumsum() / 1000)])
+    above = np.diff(used_mwh) / pool.planner.actual.slot_h - (math.inf if limit is None else limit)
+    return {"slots": int((above > 1e-6).sum()), "most_mw": max(0.0, float(above.max()))}
 
 
 def _stochastic(value: StochasticValue | None) -> dict[str, Any] | None:

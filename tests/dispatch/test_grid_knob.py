@@ -32,6 +32,8 @@ QUICK = ("dispatch.slot_h=1", "dispatch.tasks.*.segments=2", "dispatch.baselines
 TOKENS_ONLY = "training.learner={type: tokens_only}"
 A100_IDLE_MW_PER_GPU = 1.2 * 200 / 1e6  # PUE x (60 W board + 140 W host), docs/grid_knob.md
 
+PLAIN = ("dispatch.baselines=[]", "dispatch.comparators=[]")
+
 
 def quick(*overrides: str) -> DispatchScenario:
     """The reference day on hourly slots, two segments a task, no real learner."""
@@ -397,6 +399,25 @@ def test_measured_modes_are_planned_with() -> None:
     assert own.training_increment_mw == pytest.approx(0.15 - 1.2 * 256 * 200e-6)
     with pytest.raises(ScenarioError, match=r"tasks\[0\].measurements\[0\].mode +'tp3' is no usable mode"):
         quick("dispatch.tasks[0].measurements=[{mode: tp3, tokens_per_s: 1, facility_mw: 1}]")
+
+
+@pytest.mark.parametrize("megawatts", [0.05, 185])
+def test_a_measured_power_must_be_possible(megawatts: float) -> None:
+    """256 GPUs draw 61 kW when idle and at most 197; anything far from it is another unit."""
+    with pytest.raises(
+        ScenarioError, match=r"measurements\[0\].facility_mw +must be the facility power of its 256 GPUs"
+    ):
+        quick(f"dispatch.tasks[0].measurements=[{{mode: tp2-pp2-dp64, tokens_per_s: 9e5, facility_mw: {megawatts}}}]")
+
+
+def test_what_went_wrong_on_the_clock_is_said(tmp_path: Path) -> None:
+    """More import than the connection carries, as the forecast promised sun; work that an outage left undone."""
+    sunny = "sites.campus.forecast={generation: {type: constant, value: 1, unit: fraction}}"
+    weak = run(quick(sunny, "dispatch.import_limit_mw=0.6", *PLAIN), tmp_path / "weak")
+    above = weak.summary["runs"][OPTIMUM]["import_above_limit"]
+    assert above["slots"] > 0 and f"in {above['slots']} slots, by up to {above['most_mw']:.3f} MW" in shown(weak)
+    dark = run(quick("sites.campus.failures=[{at_h: 10, duration_h: 100}]", *PLAIN), tmp_path / "dark")
+    assert "left segments or units untrained" in shown(dark) and "imports more" not in shown(dark)
 
 
 def test_without_a_solver_a_heuristic_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
